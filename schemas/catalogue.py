@@ -20,6 +20,7 @@ from schemas import (
     evaluation_answers,
     evaluations,
     gates,
+    identities,
     job_answers,
     jobs,
     node_answers,
@@ -61,6 +62,7 @@ ANSWERS: dict[str, type[Wire]] = {
     "submission": answers.SubmissionAnswer,
     "variables": variable_answers.VariablesAnswer,
     "keys": variable_answers.KeysAnswer,
+    "signing_keys": variable_answers.SigningKeysAnswer,
     "dead": answers.DeadAnswer,
 }
 
@@ -134,6 +136,11 @@ MESSAGES: tuple[type[Wire], ...] = (
     variables.VariableAnswer,
     variables.VariableAsk,
     variables.VariableAnswers,
+    identities.IdentityAsk,
+    identities.IdentityAnswers,
+    identities.RotateKeyRequest,
+    identities.RemoveKeyRequest,
+    identities.KeyringVerdict,
     *dict.fromkeys(struct for pair in NODE_RPCS.values() for struct in pair),
     answers.ErrorAnswer,
     dead_letter.DeadLetter,

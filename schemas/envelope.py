@@ -11,6 +11,7 @@ from schemas import (
     deployments,
     evaluations,
     gates,
+    identities,
     job_versions,
     jobs,
     launches,
@@ -26,7 +27,7 @@ from schemas.bounds import bounded_decoder
 #: Version of the envelope's shape.
 SCHEMA_VERSION = 1
 #: Version of the deciding code, named by plans and transactions.
-CORE_VERSION = "0.8.0"
+CORE_VERSION = "0.9.0"
 
 AnyEvent = (
     policy.ClusterCreated
@@ -89,6 +90,8 @@ AnyEvent = (
     | variables.VariableLocked
     | variables.VariableLockReleased
     | variables.VariableLockExpired
+    | identities.SigningKeyCreated
+    | identities.SigningKeyRemoved
 )
 
 AnyCommand = (
@@ -135,6 +138,8 @@ AnyCommand = (
     | variables.LockVariable
     | variables.ReleaseLock
     | variables.ExpireLock
+    | identities.CreateSigningKey
+    | identities.RemoveSigningKey
 )
 
 

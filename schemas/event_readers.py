@@ -45,6 +45,7 @@ GROUPS = {
     "PLANS": "plan.committed plan.refused",
     "ALLOCATIONS": "allocations.reported allocations.displaced",
     "VARIABLES": ("variable.put variable.deleted variable.shredded variable.refused key.created"),
+    "SIGNING_KEYS": "signing_key.created signing_key.removed",
     "LOCKS": "variable.locked variable.lock_released variable.lock_expired",
     "COLLECTED": (
         "submissions.collected jobs.collected nodes.collected evaluations.collected "
@@ -82,7 +83,7 @@ _CLEAN = "cleanup of what has ended already"
 _LAUNCHES = "says where a child comes from, which is registered beside it"
 
 #: Ciphertext, lives of paths, and keys of the keeper.
-_VARIABLES = "is about a variable"
+_VARIABLES = "is about a variable or a key"
 
 _BY_SEQ = "changed rows are found by their seq"
 _DEPLOYED = "is about a deployment or a version"
@@ -95,7 +96,7 @@ READERS = (
                 log.loss_accepted capacity.freed reservations.changed
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         shared/core/state/tables/jobs.py: table jobs
@@ -103,7 +104,7 @@ READERS = (
                 evaluations.collected reservations.changed plan.refused allocations.collected
             {_DEPLOYED}: DEPLOYMENTS allocations.health_changed -deployment.ended
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         shared/core/state/tables/fleet.py: table fleet
@@ -111,7 +112,7 @@ READERS = (
                 reservations.changed allocations.displaced -nodes.collected
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         shared/core/state/tables/evaluations.py: table evaluations
@@ -120,7 +121,7 @@ READERS = (
                 reservations.changed -evaluations.collected
             {_FOLLOW}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         shared/core/state/tables/allocations.py: table allocations
@@ -129,7 +130,7 @@ READERS = (
                 reservations.changed plan.refused
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS -deployment.promoted
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         shared/core/state/tables/reservations.py: table reservations
@@ -142,14 +143,14 @@ READERS = (
                 allocations.collected
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         shared/core/state/tables/launches.py: table launches
             {_OTHER}: CLUSTER LOG SUBMISSIONS VERSIONS ROLLOUTS DEPLOYMENTS NODES EVALUATIONS PLANS
                 ALLOCATIONS COLLECTED job.evaluated capacity.freed reservations.changed
                 allocations.health_changed -jobs.collected
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         shared/core/state/tables/deployments.py: table deployments
@@ -157,7 +158,7 @@ READERS = (
                 COLLECTED job.stopped job.evaluated capacity.freed reservations.changed plan.refused
                 -jobs.collected
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         shared/core/state/tables/rollouts.py: table rollouts
@@ -166,20 +167,27 @@ READERS = (
             the end of a member's deployment tells all: DEPLOYMENTS allocations.health_changed
                 -deployment.ended
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         shared/core/state/tables/variables.py: table variables
             {_OTHER}: CLUSTER LOG SUBMISSIONS JOBS VERSIONS ROLLOUTS DEPLOYMENTS NODES EVALUATIONS PLANS
                 ALLOCATIONS COLLECTED capacity.freed reservations.changed allocations.health_changed
-                LOCKS
+                LOCKS SIGNING_KEYS
             {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
         shared/core/state/tables/variable_locks.py: table variable_locks
             {_OTHER}: CLUSTER LOG SUBMISSIONS JOBS VERSIONS ROLLOUTS DEPLOYMENTS NODES EVALUATIONS PLANS
                 ALLOCATIONS COLLECTED capacity.freed reservations.changed allocations.health_changed
-                VARIABLES
+                VARIABLES SIGNING_KEYS
+            {_LAUNCHES}: LAUNCHES
+    """),
+    _reader(f"""
+        shared/core/state/tables/signing_keys.py: table signing_keys
+            {_OTHER}: CLUSTER LOG SUBMISSIONS JOBS VERSIONS ROLLOUTS DEPLOYMENTS NODES EVALUATIONS PLANS
+                ALLOCATIONS COLLECTED capacity.freed reservations.changed allocations.health_changed
+                VARIABLES LOCKS
             {_LAUNCHES}: LAUNCHES
     """),
     _reader("""
@@ -198,7 +206,7 @@ READERS = (
             does not change who is served first: reservations.changed
             {_FOLLOW}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         services/scheduler/: answers to its own plans
@@ -206,7 +214,7 @@ READERS = (
                 COLLECTED capacity.freed evaluations.created evaluations.woken reservations.changed
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         services/intake/: verdicts on submissions
@@ -216,7 +224,7 @@ READERS = (
                 capacity.freed reservations.changed
             {_DEPLOYED}: VERSIONS DEPLOYMENTS allocations.health_changed rollout.ended
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         services/heartbeat/: nodes to watch and their deadlines
@@ -225,7 +233,7 @@ READERS = (
                 -nodes.status_changed -nodes.collected
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         services/timekeeper/: when what is due
@@ -234,7 +242,7 @@ READERS = (
                 -jobs.collected
             is about a version that is kept: VERSIONS ROLLOUTS
             {_LAUNCHES}: job.payload
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         services/plan_applier/: counters of its metrics, and the size of a batch
@@ -243,7 +251,7 @@ READERS = (
                 reservations.changed
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         services/view/: projections, and answers to operators
@@ -253,7 +261,7 @@ READERS = (
             a verb's row in shared/protocol/operator_verbs.py names its effect: policy.changed log.rolled
                 log.loss_accepted allocations.displaced
             no projection shows it: VERSIONS rollout.ended variable.shredded variable.refused key.created
-                LOCKS
+                LOCKS SIGNING_KEYS
             {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
@@ -263,13 +271,13 @@ READERS = (
                 -node.registered
             found by the names of its fields, too: VERSIONS deployment.started deployment.ended
             {_LAUNCHES}: job.payload
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         shared/archive/: rows of the exported tables
             only in the exported table of events: CLUSTER LOG SUBMISSIONS job.evaluated node.refused
                 pool.declared capacity.freed reservations.changed variable.refused key.created
-                LOCKS
+                LOCKS SIGNING_KEYS
             {_CLEAN}: submissions.collected evaluations.collected
             in the exported table of events alone: VERSIONS
             {_LAUNCHES}: job.payload
@@ -280,7 +288,7 @@ READERS = (
                 COLLECTED capacity.freed reservations.changed
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         shared/whatif/: what came from outside, as commands; waiting times
@@ -290,7 +298,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS deployment.sized deployment.held deployment.gated
                 deployment.window_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         shared/sim/engine/: which roles to wake
@@ -298,7 +306,7 @@ READERS = (
                 reservations.changed -node.registered -nodes.collected
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         shared/sim/scenario/: figures of a scenario, and its arrivals
@@ -306,7 +314,7 @@ READERS = (
                 evaluations.woken evaluation.ended reservations.changed allocations.displaced
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader("""
         shared/sim/oracle/: the reference model of the state
@@ -335,7 +343,7 @@ READERS = (
                 node.meta_changed capacity.freed evaluations.collected reservations.changed plan.refused
                 allocations.collected allocations.health_changed -deployment.promoted
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         shared/display/time_marks.py: marks of the time bar
@@ -343,13 +351,13 @@ READERS = (
                 ROLLOUTS DEPLOYMENTS NODES EVALUATIONS ALLOCATIONS COLLECTED job.evaluated
                 capacity.freed reservations.changed plan.refused allocations.health_changed -deployment.started
                 -deployment.ended -node.registered -nodes.status_changed -node.drain_changed
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader(f"""
         services/gateway/allocation_times.py: times to place and to start allocations
             no delay ends with it: CLUSTER LOG SUBMISSIONS JOBS VERSIONS LAUNCHES ROLLOUTS
                 DEPLOYMENTS NODES EVALUATIONS COLLECTED capacity.freed reservations.changed plan.refused
                 allocations.displaced allocations.health_changed
-            {_VARIABLES}: VARIABLES LOCKS
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
 )

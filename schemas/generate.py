@@ -116,6 +116,8 @@ CAUSES = {
     "variable.lock_released": "keeper, `release_lock`",
     "variable.lock_expired": "keeper, `expire_lock`",
     "key.created": "keeper, `create_key`",
+    "signing_key.created": "keeper, `create_signing_key`",
+    "signing_key.removed": "keeper, `remove_signing_key`",
     "allocations.collected": "plan_applier, by policy in log time; an operator, `collect_garbage`",
 }
 
@@ -164,6 +166,8 @@ SENDERS = {
     "release_lock": "keeper, on `cmd.variable`",
     "expire_lock": "keeper, on `cmd.variable`",
     "create_key": "keeper, on `cmd.variable`",
+    "create_signing_key": "keeper, on `cmd.variable`",
+    "remove_signing_key": "keeper, on `cmd.variable`",
 }
 
 

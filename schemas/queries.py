@@ -126,6 +126,9 @@ NOUNS: dict[str, QueryNoun] = {
         parameters={"id": "prefix of the paths"}, order="`variables`, by path, without their items"
     ),
     "keys": QueryNoun(order="`keys`, newest first: clients seal items with the first one"),
+    "signing_keys": QueryNoun(
+        order="`keys`, newest first: the first one signs, all of them verify"
+    ),
     "dead": QueryNoun(order="`messages`, newest first"),
 }
 

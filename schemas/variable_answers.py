@@ -1,4 +1,4 @@
-"""Answers of `query.variables` and `query.keys`: no ciphertext and no digest is in them."""
+"""Answers of `query.variables`, `query.keys` and `query.signing_keys`: no ciphertext and no digest is in them."""
 
 from schemas.answers import QueryAnswer
 from schemas.base import ExactWire, Wire
@@ -45,4 +45,28 @@ class KeysAnswer(QueryAnswer, frozen=True, kw_only=True):
     """`query.keys`, newest first: clients seal with the first one."""
 
     keys: tuple[KeyLine, ...] = ()
+    total: int = 0
+
+
+class SigningKeyLine(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
+    """A public key that verifies identities of tasks."""
+
+    #: 16 hex digits: `kid` of the tokens that it signed.
+    key_id: str
+    #: as in JWT: RS256.
+    algorithm: str
+    #: SubjectPublicKeyInfo, DER.
+    public: bytes
+    #: seq of the record that made it known.
+    create_seq: int = 0
+    #: log time of that record.
+    create_ns: int = 0
+    #: `create_ns` as text where it exceeds 2^53; else empty.
+    create_ns_text: str = ""
+
+
+class SigningKeysAnswer(QueryAnswer, frozen=True, kw_only=True):
+    """`query.signing_keys`, newest first: the first one signs, all of them verify."""
+
+    keys: tuple[SigningKeyLine, ...] = ()
     total: int = 0

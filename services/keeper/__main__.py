@@ -28,6 +28,8 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     dir: str = ""
     #: a command that prints the key-encryption key instead, such as a client of a key management service.
     kek_command: str = ""
+    #: claim `iss` of identities: the address of a gateway that serves `/.well-known/openid-configuration`.
+    oidc_issuer: str = ""
 
 
 def kek_source(own: KeeperSettings) -> KekSource:
@@ -56,7 +58,10 @@ def build(settings: RunSettings) -> RoleSpec:
         return vault.performers()
 
     return RoleSpec(
-        role=Keeper(instance=new_instance("keeper")), performers_of=performers_of, settings=own
+        role=Keeper(instance=new_instance("keeper"), issuer=own.oidc_issuer),
+        performers_of=performers_of,
+        settings=own,
+        given={"issuer": own.oidc_issuer},
     )
 
 

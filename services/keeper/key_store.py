@@ -4,6 +4,7 @@
     check           the id of the cluster: tells another KEK, and another cluster
     door.KEY_ID     the private key that clients seal for
     data.TOKEN      the key of one life of a path, which stands beside it in plain
+    sign.KEY_ID     a private key that signs identities of tasks
 
 The additional data of a wrapping is the entry's name, so no entry can take another one's place. Entries are created
 where there is none, never changed, and data keys end by being erased. No key is kept in memory longer than its use,
@@ -16,6 +17,7 @@ from collections.abc import Iterable
 
 import msgspec
 from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -23,10 +25,18 @@ from schemas.variables import VariableLife
 from services.keeper.kek import KekSource, KeyStoreFault
 from services.keeper.key_entries import KeyEntries, KeyEntry
 from shared.bus.jetstream.streams import BusRefused
+from shared.core.runtime.keeper_messages import StoredSigningKey
 from shared.errors import BusUnavailable
+from shared.identity_tokens import (
+    new_signing_key,
+    private_bytes,
+    public_bytes,
+    read_private,
+    signing_key_id,
+)
 from shared.sealed_box import KEY_BYTES, NONCE_BYTES, context_bytes, key_id, new_pair
 
-_CHECK, _DIGEST, _DOOR, _DATA = "check", "digest", "door.", "data."
+_CHECK, _DIGEST, _DOOR, _DATA, _SIGN = "check", "digest", "door.", "data.", "sign."
 _NO_LIFE = VariableLife(path="", incarnation=0)
 
 
@@ -47,6 +57,8 @@ class OpenedKeys(msgspec.Struct, frozen=True, kw_only=True):
     door_public: bytes
     door_id: str
     lives: tuple[VariableLife, ...]
+    #: oldest first.
+    signing: tuple[StoredSigningKey, ...] = ()
 
     def __repr__(self) -> str:
         """Show no key: the text may get into a traceback."""
@@ -84,6 +96,7 @@ class KeyStore:
             door_public=public,
             door_id=key_id(public),
             lives=lives_of(known),
+            signing=self._signing(known),
         )
 
     async def data_key(self, life: VariableLife, *, may_create: bool) -> bytes | None:
@@ -101,6 +114,40 @@ class KeyStore:
         """Erase the keys of lives, durable and seen to be gone. Raises BusUnavailable: perhaps some are left."""
         for life in lives:
             await self._entries.erase(data_name(life))
+
+    async def make_signing_key(self) -> StoredSigningKey:
+        """Draw a key that signs identities; it is durable on return. Raises BusUnavailable."""
+        # On the loop: a tenth of a second, once in the life of a key.
+        private = new_signing_key()
+        public = public_bytes(private)
+        found = StoredSigningKey(key_id=signing_key_id(public), public=public)
+        await self._created(f"{_SIGN}{found.key_id}", private_bytes(private), _NO_LIFE)
+        return found
+
+    async def signing_key(self, kid: str) -> RSAPrivateKey | None:
+        """Return a key that signs identities; None: there is none. Raises KeyStoreFault, BusUnavailable."""
+        name = f"{_SIGN}{kid}"
+        found = await self._entries.read(name)
+        return None if found is None else read_private(self._unwrap(name, found))
+
+    async def erase_signing_keys(self, key_ids: Iterable[str]) -> None:
+        """Erase keys that signed, as `erase` does. Raises BusUnavailable."""
+        for one in key_ids:
+            await self._entries.erase(f"{_SIGN}{one}")
+
+    def _signing(self, known: list[KeyEntry]) -> tuple[StoredSigningKey, ...]:
+        """List the keys that sign; one that does not open, or has another id than its entry, is left out."""
+        found: list[StoredSigningKey] = []
+        for one in known:
+            if not one.name.startswith(_SIGN):
+                continue
+            try:
+                public = public_bytes(read_private(self._unwrap(one.name, one.body)))
+            except (KeyStoreFault, ValueError):
+                continue
+            if one.name == f"{_SIGN}{signing_key_id(public)}":
+                found.append(StoredSigningKey(key_id=signing_key_id(public), public=public))
+        return tuple(found)
 
     async def _check(self, cluster_id: str, *, may_create: bool) -> None:
         try:

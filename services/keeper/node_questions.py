@@ -1,27 +1,22 @@
-"""Questions of nodes for variables of their tasks (`ask.<node>.variable`), from the question to the answer.
+"""Questions of nodes (`ask.<node>.…`), from the question to the answer: what all kinds of them share.
 
-A node is answered about allocations that the log says it runs, and of those only what the task may read. The vault
-seals each variable with the key of the question.
+A node is answered about allocations that the log says it runs. A question asks for several things by their names; the
+vault seals each with the key of the question, and the answer has all of them or says of each why not.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import msgspec
 import numpy as np
 
-from schemas.base import JobId, NodeId
-from schemas.bounds import bounded_decoder
+from schemas.base import NodeId, Wire
+from schemas.bounds import BoundedDecoder, bounded_decoder
 from schemas.envelope import ENCODER
 from schemas.jobs import ErrorDetail
-from schemas.variables import VariableAnswer, VariableAnswers, VariableAsk
-from services.keeper.variable_requests import (
-    answer_without_items,
-    ask_vault,
-    open_items,
-)
-from shared.core.runtime.keeper_messages import ItemsOpened, VaultFailed
+from shared.core.runtime.keeper_messages import VaultFailed
 from shared.core.runtime.messages import Ack, Message, Reply
-from shared.core.runtime.replica import Replica
 from shared.core.runtime.step import Step
 from shared.core.state.ids import ALLOC_SALT, shown_ids
 from shared.core.state.state import State
@@ -29,109 +24,94 @@ from shared.core.state.tables.allocations import RUN, TERMINAL
 from shared.errors import CommandInvalid
 from shared.jobspec.strict_json import require_known_keys, require_unique_keys
 from shared.protocol.id_tokens import token_id
-from shared.protocol.task_variables import task_paths
 from shared.protocol.variable_paths import PUBLIC_KEY_BYTES
 
 #: What the vault has not answered by then is refused as what may be asked again.
 ANSWER_NS = 5_000_000_000
-PATHS_MAX = 16
+#: Questions of one kind that wait for the vault at a time.
+QUESTIONS_MAX = 4_096
+#: Things that one question asks for.
+PARTS_MAX = 16
 _ASK_BYTES_MAX = 8 * 1024
+Ask = TypeVar("Ask", bound=Wire)
+Part = TypeVar("Part", bound=Wire)
 
 
-class _Asked(msgspec.Struct, gc=False):
-    """One question, with the answers so far by path; None: it is with the vault."""
+class NodeQuestion(Generic[Part]):
+    """One question, with the answers so far by name; None: it is with the vault."""
 
-    message: int
-    answers: dict[str, VariableAnswer | None]
-    answer_ns: int
+    def __init__(self, message: int, answer_ns: int) -> None:
+        self.message = message
+        self.answer_ns = answer_ns
+        self.parts: dict[str, Part | None] = {}
 
 
-class NodeQuestions:
-    """Questions that are with the vault."""
+class NodeQuestions(ABC, Generic[Part]):
+    """Questions of one kind that are with the vault."""
 
-    def __init__(self, replica: Replica, new_token: Callable[[], int]) -> None:
-        self._replica = replica
+    def __init__(self, new_token: Callable[[], int]) -> None:
         self._new_token = new_token
-        self._asked: dict[int, _Asked] = {}
-        #: token of the vault -> token of the question, and the answer without its items.
-        self._parts: dict[int, tuple[int, VariableAnswer]] = {}
+        self._asked: dict[int, NodeQuestion[Part]] = {}
+        #: token of the vault -> token of the question, name, and the answer as it is without what the vault adds.
+        self._with_vault: dict[int, tuple[int, str, Part]] = {}
 
     def __len__(self) -> int:
         return len(self._asked)
 
+    @abstractmethod
+    def _begin(self, message: Message, question: NodeQuestion[Part], step: Step) -> None:
+        """Read a question and fill its parts. Raises CommandInvalid, msgspec.DecodeError, ValueError."""
+
+    @abstractmethod
+    def _failed(self, part: Part, error: ErrorDetail) -> Part:
+        """Make the answer of a part that the vault could not give."""
+
+    @abstractmethod
+    def _answer(self, parts: tuple[Part, ...], error: ErrorDetail | None) -> Wire:
+        """Make the answer to a question."""
+
     def asked(self, message: Message, step: Step) -> None:
         """Take a question."""
+        if len(self._asked) >= QUESTIONS_MAX:
+            text = f"{len(self._asked)} questions wait for the keys"
+            self.refuse(message, "unavailable", text, step)
+            return
+        one = NodeQuestion[Part](message.token, step.steady_ns + ANSWER_NS)
         try:
-            ask, readable = self._read(message)
+            self._begin(message, one, step)
         except CommandInvalid as fault:
             self.refuse(message, fault.code, fault.message, step)
             return
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as err:
             self.refuse(message, "invalid", str(err), step)
             return
-        one = _Asked(message.token, {}, step.steady_ns + ANSWER_NS)
         self._asked[message.token] = one
-        for path in ask.paths:
-            if path in readable:
-                one.answers[path] = self._answer(message.token, path, ask.public, step)
-            else:
-                text = f"task {ask.task!r} may not read {path!r}, it may read {', '.join(readable)}"
-                one.answers[path] = _refused(path, "forbidden", text)
         self._reply_if_whole(one, step)
 
-    def _read(self, message: Message) -> tuple[VariableAsk, tuple[str, ...]]:
-        """Read a question, and find what its task may read. Raises CommandInvalid, msgspec.DecodeError, ValueError."""
-        if len(message.data) > _ASK_BYTES_MAX:
-            raise CommandInvalid(
-                "too_large", f"{len(message.data)} bytes, at most {_ASK_BYTES_MAX}"
-            )
-        require_unique_keys(message.data)
-        require_known_keys(message.data, VariableAsk)
-        ask = bounded_decoder(VariableAsk).decode(message.data)
-        if len(ask.public) != PUBLIC_KEY_BYTES:
-            raise CommandInvalid("invalid", f"public has {len(ask.public)} bytes, it must have 32")
-        if not 1 <= len(ask.paths) <= PATHS_MAX:
-            text = f"{len(ask.paths)} paths are asked for, it must be 1 to {PATHS_MAX}"
-            raise CommandInvalid("invalid", text)
-        node_id = token_id(message.subject.split(".")[1])
-        readable = _readable_paths(self._replica.state, node_id, ask.alloc_id, ask.task)
-        if not readable:
-            # This replica may be behind the view that gave the allocation to its node.
-            text = f"the log has no allocation {ask.alloc_id!r} that runs on node {node_id!r}"
-            raise CommandInvalid("unavailable", text)
-        return ask, readable
-
-    def _answer(self, question: int, path: str, public: bytes, step: Step) -> VariableAnswer | None:
-        """Say that a path does not exist, or have the vault read it: None."""
-        row = self._replica.state.variables.find(path)
-        if row is None:
-            return _refused(path, "not_found", f"there is no variable {path!r}")
+    def _to_vault(self, question: NodeQuestion[Part], name: str, part: Part) -> int:
+        """Note that a part is with the vault; return the token under which."""
         token = self._new_token()
-        self._parts[token] = question, answer_without_items(path, row)
-        ask_vault(open_items(token, path, row, public), step)
-        return None
+        self._with_vault[token] = question.message, name, part
+        question.parts[name] = None
+        return token
 
     # ---- from the vault ----
 
-    def opened(self, item: ItemsOpened, step: Step) -> None:
-        """Take one variable, if it is of a question."""
-        part = self._parts.pop(item.token, None)
-        if part is not None:
-            question, answer = part
-            self._put(question, msgspec.structs.replace(answer, sealed=item.sealed), step)
+    def _take(self, token: int, step: Step, *, whole: Callable[[Part], Part]) -> None:
+        """Take what the vault made of a part, if it is of a question here."""
+        found = self._with_vault.pop(token, None)
+        if found is None:
+            return
+        message, name, part = found
+        one = self._asked.get(message)
+        if one is not None:
+            one.parts[name] = whole(part)
+            self._reply_if_whole(one, step)
 
     def failed(self, item: VaultFailed, step: Step) -> None:
-        """Refuse a path that the vault could not read."""
-        part = self._parts.pop(item.token, None)
-        if part is not None:
-            question, answer = part
-            self._put(question, _refused(answer.path, item.code, item.reason), step)
-
-    def _put(self, question: int, answer: VariableAnswer, step: Step) -> None:
-        one = self._asked.get(question)
-        if one is not None:
-            one.answers[answer.path] = answer
-            self._reply_if_whole(one, step)
+        """Refuse a part that the vault could not give."""
+        error = ErrorDetail(code=item.code, message=item.reason)
+        self._take(item.token, step, whole=lambda part: self._failed(part, error))
 
     # ---- time and leadership ----
 
@@ -151,7 +131,7 @@ class NodeQuestions:
         for token in self._asked:
             step.emit(Ack(token))
         self._asked.clear()
-        self._parts.clear()
+        self._with_vault.clear()
 
     def forget(self, message: int) -> None:
         """Forget a question that is refused elsewhere."""
@@ -162,31 +142,53 @@ class NodeQuestions:
         self._reply(message.token, code, reason, step)
 
     def _reply(self, token: int, code: str, reason: str, step: Step) -> None:
-        answers = VariableAnswers(error=ErrorDetail(code=code, message=reason))
-        step.emit(Reply(token, ENCODER.encode(answers)))
+        answer = self._answer((), ErrorDetail(code=code, message=reason))
+        step.emit(Reply(token, ENCODER.encode(answer)))
 
-    def _reply_if_whole(self, one: _Asked, step: Step) -> None:
-        found = [answer for answer in one.answers.values() if answer is not None]
-        if len(found) == len(one.answers) and self._asked.pop(one.message, None) is not None:
-            step.emit(Reply(one.message, ENCODER.encode(VariableAnswers(answers=tuple(found)))))
-
-
-def _refused(path: str, code: str, reason: str) -> VariableAnswer:
-    return VariableAnswer(path=path, error=ErrorDetail(code=code, message=reason))
+    def _reply_if_whole(self, one: NodeQuestion[Part], step: Step) -> None:
+        found = [part for part in one.parts.values() if part is not None]
+        if len(found) == len(one.parts) and self._asked.pop(one.message, None) is not None:
+            answer = self._answer(tuple(found), None)
+            step.emit(Reply(one.message, ENCODER.encode(answer)))
 
 
-def _readable_paths(state: State, node_id: str, alloc_id: str, task: str) -> tuple[str, ...]:
-    """Return the paths that a task of an allocation may read; none: the node does not run it."""
+# ---- reading ----
+
+
+def read_ask(message: Message, kind: type[Ask]) -> Ask:
+    """Read the body of a question. Raises CommandInvalid, msgspec.DecodeError, ValueError."""
+    if len(message.data) > _ASK_BYTES_MAX:
+        text = f"{len(message.data)} bytes, at most {_ASK_BYTES_MAX}"
+        raise CommandInvalid("too_large", text)
+    require_unique_keys(message.data)
+    require_known_keys(message.data, kind)
+    decoder: BoundedDecoder[Ask] = bounded_decoder(kind)
+    return decoder.decode(message.data)
+
+
+def check_public(public: bytes) -> None:
+    """Raise CommandInvalid where the key of a question is none."""
+    if len(public) != PUBLIC_KEY_BYTES:
+        raise CommandInvalid("invalid", f"public has {len(public)} bytes, it must have 32")
+
+
+def check_count(count: int, noun: str) -> None:
+    """Raise CommandInvalid where a question asks for nothing, or for too much."""
+    if not 1 <= count <= PARTS_MAX:
+        text = f"{count} {noun} are asked for, it must be 1 to {PARTS_MAX}"
+        raise CommandInvalid("invalid", text)
+
+
+def row_of_asker(state: State, message: Message, alloc_id: str) -> int:
+    """Find the allocation of a question, which runs on the node that asks. Raises CommandInvalid, ValueError."""
+    node_id = token_id(message.subject.split(".")[1])
     node = state.fleet.row_of.get(NodeId(node_id))
     row = -1 if node is None else _row_on(state, node, alloc_id)
     if row < 0:
-        return ()
-    table = state.allocations
-    ref = int(table.group[row])
-    job_id: str = table.groups.job_ids[ref]
-    # A child of a periodic or parameterized job reads what is its parent's.
-    job_id = state.launches.parent_of.get(JobId(job_id), job_id)
-    return task_paths(job_id, table.groups.names[ref], task)
+        # This replica may be behind the view that gave the allocation to its node.
+        text = f"the log has no allocation {alloc_id!r} that runs on node {node_id!r}"
+        raise CommandInvalid("unavailable", text)
+    return row
 
 
 def _row_on(state: State, node: int, alloc_id: str) -> int:

@@ -22,19 +22,24 @@ from schemas.variables import (
     VariablesShredded,
 )
 from services.keeper.held_locks import HeldLocks
-from services.keeper.node_questions import NodeQuestions
+from services.keeper.node_identities import NodeIdentities
+from services.keeper.node_variables import NodeVariables
 from services.keeper.request_bodies import WITHOUT_VAULT
+from services.keeper.signing_keys import SigningKeys
 from services.keeper.variable_requests import VariableRequests, ask_vault
 from shared.core.runtime.counters import Counters
 from shared.core.runtime.deadline_timer import RESEND_NS, earliest
 from shared.core.runtime.keeper_messages import (
     EraseKeys,
+    IdentitySigned,
     ItemsOpened,
     ItemsSealed,
     KeysErased,
     KeyStoreOpened,
     KeyStoreUnusable,
     OpenKeyStore,
+    SigningKeyMade,
+    SigningKeysErased,
     VaultFailed,
 )
 from shared.core.runtime.messages import (
@@ -66,9 +71,15 @@ RESEND_MAX_NS = 8_000_000_000
 HELD_MAX = 1_000
 BATCH_WINDOW_NS = 5_000_000
 _COUNTED = ("requests", "puts", "gets", "deletes", "refusals", "resends", "erased_keys")
-#: Beside the variables: which cluster it is, and what runs on which node.
-_TABLES = frozenset({"policy", "variables", "variable_locks", "allocations", "fleet", "launches"})
-_NODES = "node_variables"
+#: Beside the variables and keys: which cluster it is, what runs on which node, and what job files say of identities.
+_TABLES = frozenset(
+    {
+        *("policy", "variables", "variable_locks", "signing_keys"),
+        *("allocations", "fleet", "launches", "jobs"),
+    }
+)
+#: Sources of messages.
+_VARIABLE, _NODE_VARIABLES, _NODE_IDENTITIES = "variable", "node_variables", "node_identities"
 _OPENING, _OPEN, _CLOSED = "opening", "open", "closed"
 
 
@@ -78,7 +89,9 @@ class Keeper(ReplicatedRole):
     name = "keeper"
     leader_key = "keeper"
 
-    def __init__(self, *, instance: str, replicas: ReplicaFactory = Replica) -> None:
+    def __init__(
+        self, *, instance: str, replicas: ReplicaFactory = Replica, issuer: str = ""
+    ) -> None:
         super().__init__(instance, _TABLES, replicas)
         self._counters = Counters("caravan_keeper_", _COUNTED)
         tokens = count(1)
@@ -86,7 +99,16 @@ class Keeper(ReplicatedRole):
         self._requests = VariableRequests(
             self.replica, self._counters, self._locks, send=self._send, new_token=tokens.__next__
         )
-        self._of_nodes = NodeQuestions(self.replica, tokens.__next__)
+        self.signing = SigningKeys(self.replica, send=self._send, new_token=tokens.__next__)
+        self._of_nodes = NodeVariables(self.replica, tokens.__next__)
+        self._identities = NodeIdentities(
+            self.replica, self.signing, tokens.__next__, issuer=issuer
+        )
+        self._takers: dict[str, VariableRequests | NodeVariables | NodeIdentities] = {
+            _VARIABLE: self._requests,
+            _NODE_VARIABLES: self._of_nodes,
+            _NODE_IDENTITIES: self._identities,
+        }
         self._store = _CLOSED
         #: why the key store cannot be used; empty: it can, or is not looked at yet.
         self._fault = ""
@@ -105,14 +127,15 @@ class Keeper(ReplicatedRole):
         replay = Replay(space=True, tables=self.replica.tables, batch_window_ns=BATCH_WINDOW_NS)
         return (
             replay,
-            Listen("variable", subjects.API_VARIABLES),
-            Listen(_NODES, subjects.NODE_VARIABLES),
+            Listen(_VARIABLE, subjects.API_VARIABLES),
+            Listen(_NODE_VARIABLES, subjects.NODE_VARIABLES),
+            Listen(_NODE_IDENTITIES, subjects.NODE_IDENTITIES),
         )
 
     def metrics(self) -> dict[str, float]:
         """Counts since the start, and what waits."""
         waiting = {
-            "waiting_requests": len(self._requests) + len(self._of_nodes) + len(self._held),
+            "waiting_requests": sum(map(len, self._takers.values())) + len(self._held),
             "waiting_erasures": len(self._erasing) + len(self._erased),
             "held_locks": len(self._locks),
             "store_open_info": self._store == _OPEN,
@@ -121,8 +144,11 @@ class Keeper(ReplicatedRole):
 
     @property
     def alarms(self) -> tuple[str, ...]:
-        """What an operator should know: no variable can be read or written."""
-        return (f"the keeper cannot use its keys: {self._fault}",) if self._fault else ()
+        """What an operator should know: no variable can be read or written, or no identity signed."""
+        if self._fault:
+            return (f"the keeper cannot use its keys: {self._fault}",)
+        reason = self.signing.fault
+        return (f"the keeper cannot sign identities: {reason}",) if reason else ()
 
     # ---- inputs ----
 
@@ -136,7 +162,7 @@ class Keeper(ReplicatedRole):
             self._held.append(message)
         else:
             self._counters.add("requests")
-            asked = self._of_nodes if message.source == _NODES else self._requests
+            asked = self._takers[message.source]
             if is_open:
                 asked.asked(message, step)
             else:
@@ -145,8 +171,8 @@ class Keeper(ReplicatedRole):
     def _on_failed(self, message: Message, reason: str, step: Step) -> None:
         """Refuse what cannot be handled; a standby leaves that to the one that leads."""
         if self.is_acting:
-            self._requests.forget(message.token)
-            self._of_nodes.forget(message.token)
+            for one in self._takers.values():
+                one.forget(message.token)
             super()._on_failed(message, reason, step)
         else:
             step.emit(Ack(message.token))
@@ -184,9 +210,14 @@ class Keeper(ReplicatedRole):
             case ItemsOpened():
                 self._requests.opened(item, step)
                 self._of_nodes.opened(item, step)
+            case SigningKeyMade() | SigningKeysErased():
+                self.signing.answered(item, step)
+            case IdentitySigned():
+                self._identities.signed(item, step)
             case VaultFailed():
-                self._requests.failed(item, step)
-                self._of_nodes.failed(item, step)
+                self.signing.answered(item, step)
+                for one in self._takers.values():
+                    one.failed(item, step)
             case KeysErased():
                 self._note_erased(item, step)
             case _:
@@ -199,6 +230,7 @@ class Keeper(ReplicatedRole):
         for event in record.events:
             self._locks.see(event, step.steady_ns)
             self._see(event, step)
+            self.signing.see(event, step)
         self._requests.see(record.events, seq, step)
 
     def _see(self, event: Event, step: Step) -> None:
@@ -234,9 +266,10 @@ class Keeper(ReplicatedRole):
             self._ask(name, step)
         for command in self._locks.due(step.steady_ns):
             self._send(command, step)
-        self._requests.finish(step)
-        self._of_nodes.finish(step)
-        waiting = (self._asked, self._locks, self._requests, self._of_nodes)
+        self.signing.finish(step)
+        for one in self._takers.values():
+            one.finish(step)
+        waiting = (self._asked, self._locks, self.signing, *self._takers.values())
         self.timer.arm(step, earliest(self._reopen_ns, *(one.next_ns() for one in waiting)))
 
     # ---- leadership and the key store ----
@@ -248,7 +281,8 @@ class Keeper(ReplicatedRole):
     def _open(self, step: Step) -> None:
         state = self.replica.state
         self._store, self._reopen_ns = _OPENING, 0
-        is_new = not state.variables.keys and not state.variables.by_path
+        known = (state.variables.keys, state.variables.by_path, state.signing_keys.by_id)
+        is_new = not any(known)
         cluster_id = state.policy.cluster_id
         ask_vault(OpenKeyStore(cluster_id=cluster_id, may_create=is_new), step)
 
@@ -260,8 +294,9 @@ class Keeper(ReplicatedRole):
         self._erased.clear()
         self._asked.clear()
         self._locks.end()
-        self._requests.clear(step)
-        self._of_nodes.clear(step)
+        self.signing.end()
+        for one in self._takers.values():
+            one.clear(step)
         for message in self._held:
             step.emit(Ack(message.token))
         self._held.clear()
@@ -271,6 +306,7 @@ class Keeper(ReplicatedRole):
         if item.key_id not in self.replica.state.variables.keys:
             self._new_key = CreateKey(key_id=item.key_id, public=item.public)
             self._send_first("key", step)
+        self.signing.opened(item.signing, step)
         # A store that was restored from an older copy holds keys that were erased before.
         self._erase_lives([one for one in item.lives if self._is_over(one)], step)
         held, self._held = self._held, []
@@ -339,6 +375,7 @@ class Keeper(ReplicatedRole):
         """Send everything again: the former applier, or the bus before, may have got none of it."""
         self._asked.hurry(step.steady_ns)
         self._locks.hurry(step.steady_ns)
+        self.signing.hurry(step)
         self._requests.hurry(step)
 
     def _send(self, command: AnyCommand, step: Step) -> None:
@@ -348,4 +385,4 @@ class Keeper(ReplicatedRole):
 
 def _is_without_vault(message: Message) -> bool:
     """Whether a request needs neither keys nor items."""
-    return message.source != _NODES and subjects.last_token(message.subject) in WITHOUT_VAULT
+    return message.source == _VARIABLE and subjects.last_token(message.subject) in WITHOUT_VAULT

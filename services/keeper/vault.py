@@ -8,17 +8,22 @@ since a traceback may show values.
     cipher = nonce (12) ‖ AES-256-GCM(data key of the life, canonical items) ‖ tag (16)
     its additional data: cluster_id, path, incarnation, request_id, each behind its length (shared/sealed_box.py)
     digest = HMAC-SHA-256(digest key, canonical items), the first 32 hex digits
+
+A token of an identity exists here and on its node alone: it leaves the vault sealed (shared/identity_tokens.py).
 """
 
 import asyncio
 import hashlib
 import hmac
 import os
+import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
+import msgspec
 import structlog
 from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from schemas.variables import VariableLife
@@ -27,6 +32,8 @@ from services.keeper.key_store import OpenedKeys
 from shared.bus.shell.shell import EffectHandler
 from shared.core.runtime import keeper_messages as k
 from shared.errors import BusUnavailable, CommandInvalid
+from shared.identity_tokens import sign_token
+from shared.protocol.identity_names import identity_context
 from shared.protocol.variable_items import decode_items, encode_items, items_size
 from shared.sealed_box import NONCE_BYTES, SealedBoxInvalid, context_bytes, open_box, seal
 
@@ -41,6 +48,9 @@ Report = (
     | k.ItemsOpened
     | k.VaultFailed
     | k.KeysErased
+    | k.SigningKeyMade
+    | k.IdentitySigned
+    | k.SigningKeysErased
 )
 
 
@@ -57,6 +67,18 @@ class Keys(Protocol):
 
     async def erase(self, lives: tuple[VariableLife, ...]) -> None:
         """Erase the keys of lives. Raises BusUnavailable: perhaps some are left."""
+        ...
+
+    async def make_signing_key(self) -> k.StoredSigningKey:
+        """Make a key that signs identities, durable. Raises BusUnavailable."""
+        ...
+
+    async def signing_key(self, key_id: str) -> RSAPrivateKey | None:
+        """Return a key that signs; None: there is none. Raises KeyStoreFault, BusUnavailable."""
+        ...
+
+    async def erase_signing_keys(self, key_ids: tuple[str, ...]) -> None:
+        """Erase keys that signed. Raises BusUnavailable: perhaps some are left."""
         ...
 
 
@@ -87,6 +109,8 @@ class KeyVault:
         self._note = note
         self._pause_s = pause_s
         self._opened: OpenedKeys | None = None
+        #: the key that signed last, so that not every token reads it.
+        self._signer: tuple[str, RSAPrivateKey] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def performers(self) -> Mapping[type, EffectHandler]:
@@ -96,6 +120,9 @@ class KeyVault:
             k.SealItems: lambda one: self._spawn(self._answer(one.token, self._seal(one))),
             k.OpenItems: lambda one: self._spawn(self._answer(one.token, self._unseal(one))),
             k.EraseKeys: lambda one: self._spawn(self._erase(one)),
+            k.MakeSigningKey: lambda one: self._spawn(self._answer(one.token, self._make(one))),
+            k.SignIdentity: lambda one: self._spawn(self._answer(one.token, self._sign(one))),
+            k.EraseSigningKeys: lambda one: self._spawn(self._erase_signing(one)),
         }
 
     async def settle(self) -> None:
@@ -117,12 +144,17 @@ class KeyVault:
         try:
             opened = await self._until_reached(opening)
         except KeyStoreFault as err:
-            self._opened = None
+            self._opened = self._signer = None
             self._inject(k.KeyStoreUnusable(reason=str(err)))
             return
         self._opened = opened
         self._inject(
-            k.KeyStoreOpened(key_id=opened.door_id, public=opened.door_public, lives=opened.lives)
+            k.KeyStoreOpened(
+                key_id=opened.door_id,
+                public=opened.door_public,
+                lives=opened.lives,
+                signing=opened.signing,
+            )
         )
 
     async def _erase(self, asked: k.EraseKeys) -> None:
@@ -170,6 +202,39 @@ class KeyVault:
             ) from None
         context = ("get", opened.cluster_id, asked.life.path, str(asked.revision))
         return k.ItemsOpened(token=asked.token, sealed=seal(plain, asked.public, context))
+
+    async def _make(self, asked: k.MakeSigningKey) -> Report:
+        self._ready()
+        made = await self._keys.make_signing_key()
+        return k.SigningKeyMade(token=asked.token, key_id=made.key_id, public=made.public)
+
+    async def _sign(self, asked: k.SignIdentity) -> Report:
+        opened = self._ready()
+        private = await self._signing_key(asked.key_id)
+        claims = {
+            **msgspec.json.decode(asked.claims, type=dict[str, Any]),
+            "jti": str(uuid.uuid4()),
+        }
+        token = sign_token(private, asked.key_id, msgspec.json.encode(claims))
+        context = identity_context(opened.cluster_id, asked.alloc_id, asked.task, asked.name)
+        sealed = seal(token.encode(), asked.public, context)
+        return k.IdentitySigned(token=asked.token, sealed=sealed)
+
+    async def _signing_key(self, key_id: str) -> RSAPrivateKey:
+        """Return a key that signs. Raises Refused, KeyStoreFault, BusUnavailable."""
+        if self._signer is not None and self._signer[0] == key_id:
+            return self._signer[1]
+        private = await self._keys.signing_key(key_id)
+        if private is None:
+            raise Refused("unavailable", f"stream KEYS has no signing key {key_id}")
+        self._signer = (key_id, private)
+        return private
+
+    async def _erase_signing(self, asked: k.EraseSigningKeys) -> None:
+        if self._signer is not None and self._signer[0] in asked.key_ids:
+            self._signer = None
+        await self._until_reached(lambda: self._keys.erase_signing_keys(asked.key_ids))
+        self._inject(k.SigningKeysErased(key_ids=asked.key_ids))
 
     # ---- answers ----
 

@@ -15,6 +15,7 @@ from schemas.deployments import DeploymentDue
 from schemas.envelope import COMMANDS_DECODER, AnyCommand
 from schemas.evaluations import EndEvaluations, WakeEvaluations
 from schemas.gates import GateDue
+from schemas.identities import CreateSigningKey, RemoveSigningKey
 from schemas.jobs import SkipSubmission
 from schemas.launches import LaunchDue
 from schemas.nodes import ChangeLiveness, ReportNode
@@ -45,6 +46,7 @@ ALLOWED: dict[str, tuple[type, ...]] = {
     "variable": (
         *(PutVariable, DeleteVariable, ShredVariables, CreateKey),
         *(LockVariable, ReleaseLock, ExpireLock),
+        *(CreateSigningKey, RemoveSigningKey),
     ),
     "liveness": (ChangeLiveness, BeginIncarnation),
     "report": (ReportNode,),

@@ -34,6 +34,7 @@ from schemas.evaluations import (
     ReservationsChanged,
 )
 from schemas.gates import DeploymentGated, GateChanged, WindowChanged
+from schemas.identities import SigningKeyCreated, SigningKeyRemoved
 from schemas.jobs import (
     JobRegistered,
     JobStabilityChanged,
@@ -296,7 +297,7 @@ def _of_variables(event: Event, _state: State | None) -> str:
             return f"{event.path}: expires {event.ttl_ns / SECOND_NS:g} s after its last renewal"
         case VariableLockReleased() | VariableLockExpired():
             return event.path
-        case KeyCreated():
+        case KeyCreated() | SigningKeyCreated() | SigningKeyRemoved():
             return event.key_id
         case _:
             return ""

@@ -13,6 +13,13 @@ from schemas.dead_letter import DeadLetter
 from schemas.envelope import CommandBatch, LogRecord
 from schemas.evaluations import Leases, Presence
 from schemas.gates import Gauge
+from schemas.identities import (
+    IdentityAnswers,
+    IdentityAsk,
+    KeyringVerdict,
+    RemoveKeyRequest,
+    RotateKeyRequest,
+)
 from schemas.jobs import ParsedJob, Verdict
 from schemas.nodes import Heartbeat
 from schemas.operator import OperatorVerdict
@@ -242,6 +249,36 @@ def _variables() -> tuple[Subject, ...]:
     return (*of_clients, of_node)
 
 
+def _keys_and_identities() -> tuple[Subject, ...]:
+    """Requests about the keeper's keys, and questions of nodes for what it signs."""
+    kinds: dict[str, tuple[type[Wire], str]] = {
+        "rotate": (RotateKeyRequest, "Make another key, which is in force from then on."),
+        "remove": (RemoveKeyRequest, "Take away a signing key that is not in force."),
+    }
+    of_node = Subject(
+        made_by="node_identities",
+        address=_parameterized(subjects.node_identities("NODE")),
+        says="the agent of that node",
+        subscriber="keeper, the one that leads",
+        message_type=IdentityAsk,
+        answers=(IdentityAnswers,),
+        what="Sign identities for a task of an allocation on that node.",
+    )
+    of_clients = tuple(
+        Subject(
+            made_by="api",
+            address=subjects.api("keyring", verb),
+            says=ANY_CLIENT,
+            subscriber="keeper, the one that leads",
+            message_type=kinds[verb][0],
+            answers=(KeyringVerdict,),
+            what=kinds[verb][1],
+        )
+        for verb in subjects.API_KEYRING_VERBS
+    )
+    return (*of_clients, of_node)
+
+
 def _node_rpc() -> tuple[Subject, ...]:
     whats = {
         "logs": "Output of a task, as a stream of answers.",
@@ -410,6 +447,7 @@ SUBJECTS: tuple[Subject, ...] = (
     *_commands(),
     *_operators(),
     *_variables(),
+    *_keys_and_identities(),
     *_node_rpc(),
     *_queries(),
     *_projections(),
@@ -424,6 +462,7 @@ PATTERNS: tuple[SubjectPattern, ...] = tuple(
         ("JOBS_ALL", "the drop box: what JOBS holds"),
         ("API_JOBS_ALL", "submissions by request: what intake listens on"),
         ("API_VARIABLES", "requests about variables: what the keeper listens on"),
+        ("API_KEYRING", "requests about keys: what the keeper listens on, too"),
         ("API_ALL", "all requests: what PUBLIC may publish"),
         ("NODE_RPC_ALL", "node RPC on all nodes: what NODES exports to PUBLIC"),
         ("command_filter", "what the applier's consumer of a command kind reads"),
@@ -436,6 +475,7 @@ PATTERNS: tuple[SubjectPattern, ...] = tuple(
         ("VIEW_SERVICES", "where all services are: what agents may read of VIEW, with their names"),
         ("VIEW_VARIABLES", "revisions of all variables: what agents may read of VIEW, too"),
         ("NODE_VARIABLES", "what all nodes ask about variables: what the keeper listens on"),
+        ("NODE_IDENTITIES", "what all nodes ask to be signed: what the keeper listens on, too"),
         ("HEARTBEATS", "heartbeats of all nodes"),
         ("GAUGES", "values of all gauges: what the timekeeper listens on"),
         ("PRESENCES", "presence of all instances"),

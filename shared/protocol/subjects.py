@@ -42,6 +42,7 @@ QUERY_NOUNS = (
     "submission",
     "variables",
     "keys",
+    "signing_keys",
     "dead",
 )
 

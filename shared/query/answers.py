@@ -36,7 +36,14 @@ from schemas.node_answers import (
 )
 from schemas.projections import EvalSummary, NodeSummary, PlanQuery, Query
 from schemas.rollout_answers import RolloutAnswer, RolloutsAnswer
-from schemas.variable_answers import KeyLine, KeysAnswer, VariableLine, VariablesAnswer
+from schemas.variable_answers import (
+    KeyLine,
+    KeysAnswer,
+    SigningKeyLine,
+    SigningKeysAnswer,
+    VariableLine,
+    VariablesAnswer,
+)
 from shared.core.runtime.replica import Replica
 from shared.core.scheduling.feasibility.filters import PlacementCache
 from shared.core.state.counts import count_state
@@ -118,6 +125,7 @@ class QueryEngine:
             "resources": self._resources,
             "variables": self._variables,
             "keys": self._keys,
+            "signing_keys": self._signing_keys,
             "dead": self._dead_letters,
             "why_not": self._why_not,
         }
@@ -356,6 +364,19 @@ class QueryEngine:
             for key_id, row in reversed(self._state.variables.keys.items())
         ]
         return KeysAnswer(**self._at, keys=page_of(found, query), total=len(found))
+
+    def _signing_keys(self, query: Query) -> SigningKeysAnswer:
+        found = [
+            SigningKeyLine(
+                key_id=key_id,
+                algorithm=row.algorithm,
+                public=row.public,
+                create_seq=row.create_seq,
+                create_ns=row.create_ns,
+            )
+            for key_id, row in reversed(self._state.signing_keys.by_id.items())
+        ]
+        return SigningKeysAnswer(**self._at, keys=page_of(found, query), total=len(found))
 
     # ---- why ----
 

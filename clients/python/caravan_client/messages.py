@@ -1202,6 +1202,28 @@ class SessionAnswer(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorDetail | None = None
 
 
+class SigningKeyLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A public key that verifies identities of tasks."""
+    #: 16 hex digits: `kid` of the tokens that it signed.
+    key_id: str
+    #: as in JWT: RS256.
+    algorithm: str
+    #: SubjectPublicKeyInfo, DER.
+    public: bytes
+    #: seq of the record that made it known.
+    create_seq: int = 0
+    #: log time of that record.
+    create_ns: int = 0
+
+
+class SigningKeysAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """`query.signing_keys`, newest first: the first one signs, all of them verify."""
+    seq: int
+    cluster_id: str = ""
+    keys: tuple[SigningKeyLine, ...] = ()
+    total: int = 0
+
+
 class TaskUse(msgspec.Struct, frozen=True, kw_only=True):
     """Current usage of a task, measured by its driver: all processes where the kernel counts
     them, else the first.

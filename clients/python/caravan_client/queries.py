@@ -535,6 +535,21 @@ class Queries:
         }
         return await self._ask("keys", parameters, messages.KeysAnswer)
 
+    async def signing_keys(
+        self,
+        *,
+        limit: int = 1000,
+        offset: int = 0,
+        min_seq: int = 0,
+    ) -> messages.SigningKeysAnswer:
+        """Return `keys`, newest first: the first one signs, all of them verify."""
+        parameters: dict[str, Any] = {
+            "limit": limit,
+            "offset": offset,
+            "min_seq": min_seq,
+        }
+        return await self._ask("signing_keys", parameters, messages.SigningKeysAnswer)
+
     async def dead(
         self,
         *,

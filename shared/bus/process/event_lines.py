@@ -25,6 +25,7 @@ from schemas.deployments import (
 from schemas.envelope import LogRecord
 from schemas.evaluations import EvaluationEnded
 from schemas.gates import GateChanged, WindowChanged
+from schemas.identities import SigningKeyCreated, SigningKeyRemoved
 from schemas.jobs import JobRegistered, JobStopped, SubmissionRefused
 from schemas.launches import JobLaunched, LaunchSkipped
 from schemas.nodes import (
@@ -310,6 +311,8 @@ _LINES: dict[str, dict[type, _Line]] = {
         ),
         VariableLockExpired: _Line("variable.lock_expired", lambda event, _: {"path": event.path}),
         KeyCreated: _Line("key.created", lambda event, _: {"key": event.key_id}),
+        SigningKeyCreated: _Line("signing_key.created", lambda event, _: {"key": event.key_id}),
+        SigningKeyRemoved: _Line("signing_key.removed", lambda event, _: {"key": event.key_id}),
         PolicyChanged: _Line("operator.policy_changed", lambda _event, _state: {}),
         NodeEligibilityChanged: _Line(
             "operator.eligibility_changed",

@@ -302,7 +302,12 @@ def _own_subscribe(role: str) -> tuple[str, ...]:
         case "intake":
             return (subjects.API_JOBS_ALL,)
         case "keeper":
-            return (subjects.API_VARIABLES, subjects.NODE_VARIABLES)
+            return (
+                subjects.API_VARIABLES,
+                subjects.API_KEYRING,
+                subjects.NODE_VARIABLES,
+                subjects.NODE_IDENTITIES,
+            )
         case "heartbeat":
             return (subjects.HEARTBEATS,)
         case "timekeeper":
@@ -340,6 +345,7 @@ def agent_user(node_id: str, password: str) -> BusUser:
             subjects.heartbeat(node_id),
             subjects.node_query(node_id),
             subjects.node_variables(node_id),
+            subjects.node_identities(node_id),
             subjects.js_direct_get(streams.NODE.name, subjects.node(node_id)),
             *_directory_reads(),
         ),
@@ -412,6 +418,7 @@ def _exports() -> list[str]:
         subjects.QUERIES,
         subjects.NODE_QUERIES,
         subjects.NODE_VARIABLES,
+        subjects.NODE_IDENTITIES,
         subjects.REPORTS,
         subjects.HEARTBEATS,
         subjects.GAUGES,
@@ -439,6 +446,7 @@ def _node_imports() -> list[str]:
         subjects.query("job_version"),
         subjects.NODE_QUERIES,
         subjects.NODE_VARIABLES,
+        subjects.NODE_IDENTITIES,
         subjects.js_direct_get(streams.NODE.name, subjects.NODES),
         *_directory_reads(),
     )

@@ -73,6 +73,9 @@ INPUTS: dict[str, type[msgspec.Struct]] = {
     "ItemsOpened": k.ItemsOpened,
     "VaultFailed": k.VaultFailed,
     "KeysErased": k.KeysErased,
+    "SigningKeyMade": k.SigningKeyMade,
+    "IdentitySigned": k.IdentitySigned,
+    "SigningKeysErased": k.SigningKeysErased,
 }
 #: Tags of a role's effects.
 EFFECTS: dict[str, type[msgspec.Struct]] = {
@@ -110,6 +113,9 @@ EFFECTS: dict[str, type[msgspec.Struct]] = {
     "SealItems": k.SealItems,
     "OpenItems": k.OpenItems,
     "EraseKeys": k.EraseKeys,
+    "MakeSigningKey": k.MakeSigningKey,
+    "SignIdentity": k.SignIdentity,
+    "EraseSigningKeys": k.EraseSigningKeys,
 }
 _TAG_OF_INPUT = {kind: tag for tag, kind in INPUTS.items()}
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 from schemas.base import Command, Event
 from schemas.envelope import AnyCommand
 from schemas.policy import BeginIncarnation, CollectGarbage
-from shared.core.decide import evaluations, operator, variables
+from shared.core.decide import evaluations, operator, signing_keys, variables
 from shared.core.decide.deciders import Deciders, TimedDeciders
 from shared.core.decide.deployments import requests, rollouts
 from shared.core.decide.garbage import LogTimeIndex, decide_garbage
@@ -37,6 +37,7 @@ DECIDERS: Deciders = _merge(
     version_marks.DECIDERS,
     launches.DECIDERS,
     variables.DECIDERS,
+    signing_keys.DECIDERS,
     # A transaction of its own: the applier puts it aside before it comes here.
     {BeginIncarnation: lambda _state, _command: []},
 )
@@ -46,6 +47,7 @@ TIMED_DECIDERS: TimedDeciders = _merge(
     requests.TIMED_DECIDERS,
     rollouts.TIMED_DECIDERS,
     variables.TIMED_DECIDERS,
+    signing_keys.TIMED_DECIDERS,
 )
 
 

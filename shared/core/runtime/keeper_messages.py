@@ -9,6 +9,9 @@ What a performer promises:
 - Every OpenItems is answered once by ItemsOpened or VaultFailed.
 - Every EraseKeys is answered once by KeysErased, when nothing of the named keys can be read any more. Erasing what is
   not there is done.
+- Every MakeSigningKey is answered once by SigningKeyMade, when the key is durable, or by VaultFailed.
+- Every SignIdentity is answered once by IdentitySigned or VaultFailed. The vault adds the id of the token (`jti`).
+- Every EraseSigningKeys is answered once by SigningKeysErased, as for EraseKeys.
 - A crash loses answers and effects not yet performed.
 """
 
@@ -54,7 +57,40 @@ class EraseKeys(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lives: tuple[VariableLife, ...]
 
 
+class MakeSigningKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Draw a key that signs identities."""
+
+    token: int
+
+
+class SignIdentity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Sign the claims of one identity, and seal the token with the public key of the question."""
+
+    token: int
+    key_id: str
+    #: with the cluster's id the context of the seal.
+    alloc_id: str
+    task: str
+    name: str
+    #: a JSON object; nothing in it is secret.
+    claims: bytes
+    public: bytes
+
+
+class EraseSigningKeys(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Erase private keys that the log removed."""
+
+    key_ids: tuple[str, ...]
+
+
 # ---- inputs ----
+
+
+class StoredSigningKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A key that signs identities and that the store holds. `public`: SubjectPublicKeyInfo, DER."""
+
+    key_id: str
+    public: bytes
 
 
 class KeyStoreOpened(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -63,6 +99,8 @@ class KeyStoreOpened(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key_id: str
     public: bytes
     lives: tuple[VariableLife, ...] = ()
+    #: keys that sign identities, oldest first.
+    signing: tuple[StoredSigningKey, ...] = ()
 
 
 class KeyStoreUnusable(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -103,7 +141,44 @@ class KeysErased(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lives: tuple[VariableLife, ...]
 
 
-VaultEffect = OpenKeyStore | SealItems | OpenItems | EraseKeys
+class SigningKeyMade(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A key that signs identities is in the store."""
+
+    token: int
+    key_id: str
+    public: bytes
+
+
+class IdentitySigned(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A token, sealed with the key of the question."""
+
+    token: int
+    sealed: bytes
+
+
+class SigningKeysErased(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """These private keys are gone."""
+
+    key_ids: tuple[str, ...]
+
+
+VaultEffect = (
+    OpenKeyStore
+    | SealItems
+    | OpenItems
+    | EraseKeys
+    | MakeSigningKey
+    | SignIdentity
+    | EraseSigningKeys
+)
 VaultAnswer = (
-    KeyStoreOpened | KeyStoreUnusable | ItemsSealed | ItemsOpened | VaultFailed | KeysErased
+    KeyStoreOpened
+    | KeyStoreUnusable
+    | ItemsSealed
+    | ItemsOpened
+    | VaultFailed
+    | KeysErased
+    | SigningKeyMade
+    | IdentitySigned
+    | SigningKeysErased
 )

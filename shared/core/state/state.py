@@ -18,6 +18,7 @@ from shared.core.state.tables.launches import LaunchTable
 from shared.core.state.tables.policy import PolicyTable
 from shared.core.state.tables.reservations import ReservationTable
 from shared.core.state.tables.rollouts import RolloutTable
+from shared.core.state.tables.signing_keys import SigningKeyTable
 from shared.core.state.tables.variable_locks import LockTable
 from shared.core.state.tables.variables import VariableTable
 
@@ -33,6 +34,7 @@ Table = (
     | RolloutTable
     | VariableTable
     | LockTable
+    | SigningKeyTable
 )
 TABLES = frozenset(
     {
@@ -47,6 +49,7 @@ TABLES = frozenset(
         "rollouts",
         "variables",
         "variable_locks",
+        "signing_keys",
     }
 )
 
@@ -67,6 +70,7 @@ class State:
         self.rollouts = RolloutTable()
         self.variables = VariableTable()
         self.variable_locks = LockTable()
+        self.signing_keys = SigningKeyTable()
         #: seq of the last transaction applied.
         self.seq = 0
         #: its log time.

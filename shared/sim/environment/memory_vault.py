@@ -5,36 +5,47 @@ used twice and a key store of before are found without a cipher. Nothing here is
 """
 
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 
 from schemas.variables import VariableLife
 from shared.core.runtime.keeper_messages import (
     EraseKeys,
+    EraseSigningKeys,
+    IdentitySigned,
     ItemsOpened,
     ItemsSealed,
     KeysErased,
     KeyStoreOpened,
     KeyStoreUnusable,
+    MakeSigningKey,
     OpenItems,
     OpenKeyStore,
     SealItems,
+    SignIdentity,
+    SigningKeyMade,
+    SigningKeysErased,
+    StoredSigningKey,
     VaultAnswer,
     VaultEffect,
     VaultFailed,
 )
+from shared.protocol.identity_names import identity_context
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
 _PUBLIC_BYTES = 32
 
 
 class MemoryKeyStore:
-    """What outlives a keeper: data keys by life, as numbers that are drawn once, and one key pair."""
+    """What outlives a keeper: data keys by life, as numbers that are drawn once, one key pair, and keys that sign."""
 
     def __init__(self) -> None:
         self.keys: dict[tuple[str, int], int] = {}
+        #: ids of keys that sign, and how many there ever were.
+        self.signing: list[str] = []
         self.is_made = False
-        self._drawn = 0
+        self._drawn = self._made = 0
 
     def draw(self, life: VariableLife) -> int:
         """Return the key of a life, a new one where there is none."""
@@ -44,6 +55,12 @@ class MemoryKeyStore:
             found = self.keys[life.path, life.incarnation] = self._drawn
         return found
 
+    def make_signing_key(self) -> StoredSigningKey:
+        """Make another key that signs."""
+        self._made += 1
+        self.signing.append(f"{self._made:016x}")
+        return stored_signing_key(self.signing[-1])
+
 
 class _Sealed(msgspec.Struct, frozen=True):
     """What is sealed for a receiver."""
@@ -51,6 +68,13 @@ class _Sealed(msgspec.Struct, frozen=True):
     to: str
     context: tuple[str, ...]
     items: dict[str, str]
+
+
+class SignedClaims(msgspec.Struct, frozen=True):
+    """A token: its key and its claims."""
+
+    key_id: str
+    claims: dict[str, Any]
 
 
 class _Cipher(msgspec.Struct, frozen=True):
@@ -84,6 +108,16 @@ class MemoryVault:
                 for life in effect.lives:
                     self._store.keys.pop((life.path, life.incarnation), None)
                 return KeysErased(lives=effect.lives)
+            case MakeSigningKey():
+                made = self._store.make_signing_key()
+                return SigningKeyMade(token=effect.token, key_id=made.key_id, public=made.public)
+            case SignIdentity():
+                return self._sign(effect)
+            case EraseSigningKeys():
+                for key_id in effect.key_ids:
+                    if key_id in self._store.signing:
+                        self._store.signing.remove(key_id)
+                return SigningKeysErased(key_ids=effect.key_ids)
 
     def _open_store(self, effect: OpenKeyStore) -> VaultAnswer:
         if not self._store.is_made and not effect.may_create:
@@ -91,7 +125,12 @@ class MemoryVault:
         self._store.is_made = True
         self._cluster_id = effect.cluster_id
         lives = [VariableLife(path=path, incarnation=number) for path, number in self._store.keys]
-        return KeyStoreOpened(key_id=self.key_id, public=self.public, lives=tuple(lives))
+        return KeyStoreOpened(
+            key_id=self.key_id,
+            public=self.public,
+            lives=tuple(lives),
+            signing=tuple(map(stored_signing_key, self._store.signing)),
+        )
 
     def _seal(self, effect: SealItems) -> VaultAnswer:
         opened = msgspec.json.decode(effect.sealed, type=_Sealed)
@@ -123,8 +162,22 @@ class MemoryVault:
         sealed = _Sealed(to=effect.public.hex(), context=context, items=cipher.items)
         return ItemsOpened(token=effect.token, sealed=_ENCODER.encode(sealed))
 
+    def _sign(self, effect: SignIdentity) -> VaultAnswer:
+        if effect.key_id not in self._store.signing:
+            return VaultFailed(token=effect.token, code="unavailable", reason="the key is gone")
+        context = identity_context(self._cluster_id, effect.alloc_id, effect.task, effect.name)
+        claims = msgspec.json.decode(effect.claims)
+        signed = _ENCODER.encode(SignedClaims(effect.key_id, {**claims, "jti": str(effect.token)}))
+        sealed = _Sealed(to=effect.public.hex(), context=context, items={"token": signed.decode()})
+        return IdentitySigned(token=effect.token, sealed=_ENCODER.encode(sealed))
+
     def _bound_to(self, life: VariableLife, request_id: str) -> tuple[str, ...]:
         return self._cluster_id, life.path, str(life.incarnation), request_id
+
+
+def stored_signing_key(key_id: str) -> StoredSigningKey:
+    """Describe a key that signs."""
+    return StoredSigningKey(key_id=key_id, public=f"public part of {key_id}".encode())
 
 
 def seal_items(
@@ -138,3 +191,8 @@ def seal_items(
 def unseal_items(sealed: bytes) -> dict[str, str]:
     """Return the items of an answer."""
     return msgspec.json.decode(sealed, type=_Sealed).items
+
+
+def unseal_token(sealed: bytes) -> SignedClaims:
+    """Return the token of an answer."""
+    return msgspec.json.decode(unseal_items(sealed)["token"], type=SignedClaims)

@@ -5,6 +5,7 @@ it sends as ciphertext is noise: the log does not read it.
 """
 
 from schemas.envelope import ENCODER, AnyCommand, CommandBatch
+from schemas.identities import CreateSigningKey, RemoveSigningKey
 from schemas.variables import (
     CreateKey,
     DeleteVariable,
@@ -22,6 +23,7 @@ _RETRY_NS = 250 * MS
 _PATHS = ("web", "team/db", "nomad/jobs/service-0")
 _RESERVED = "nomad/other"
 _SIZE_MAX = 400
+_SIGNING_MAX = 3
 
 
 class VariableSender:
@@ -65,12 +67,24 @@ class VariableSender:
     def _any(self) -> AnyCommand:
         what = self._draws.below(100)
         if what < 5 or not self._model.keys:
-            return CreateKey(key_id=f"{len(self._model.keys):016x}", public=self._noise(32))
+            return self._about_keys()
         if what < 15 and self._model.ended:
             return self._shred()
         if what < 35:
             return self._delete()
         return self._put()
+
+    def _about_keys(self) -> AnyCommand:
+        """Make keys of both kinds in turn; of three that sign the oldest is taken away."""
+        model = self._model
+        number = len(model.signing) + len(model.unsigned)
+        if len(model.signing) == _SIGNING_MAX:
+            return RemoveSigningKey(key_id=next(iter(model.signing)))
+        if len(model.keys) > number:
+            return CreateSigningKey(
+                key_id=f"{number:016x}", algorithm="RS256", public=self._noise(32)
+            )
+        return CreateKey(key_id=f"{len(model.keys):016x}", public=self._noise(32))
 
     def _shred(self) -> ShredVariables:
         """Name all lives that are over, and one that is not."""
@@ -155,6 +169,10 @@ class VariableSender:
         match command:
             case CreateKey():
                 return command.key_id in self._model.keys
+            case CreateSigningKey():
+                return command.key_id in self._model.signing
+            case RemoveSigningKey():
+                return command.key_id in self._model.unsigned
             case ShredVariables():
                 lives = ((one.path, one.incarnation) for one in command.lives)
                 return not any(life in self._model.ended for life in lives)

@@ -6,7 +6,7 @@ the revision that a request expects, is known from the request itself, which its
 
 from typing import NamedTuple
 
-from schemas import variables
+from schemas import identities, variables
 from shared.core.state.state import State
 from shared.sim.oracle.invariants import InvariantChecks
 
@@ -55,6 +55,9 @@ class ReferenceVariables:
         self.ended: dict[tuple[str, int], int] = {}
         #: oldest first.
         self.keys: dict[str, bytes] = {}
+        #: keys of identities, oldest first, and those that were taken away.
+        self.signing: dict[str, bytes] = {}
+        self.unsigned: set[str] = set()
         #: request -> put, deleted or refused.
         self.told: dict[str, str] = {}
         self._sent: dict[str, list[Request]] = {}
@@ -102,6 +105,14 @@ class ReferenceVariables:
             case variables.KeyCreated():
                 self._hold(event.key_id not in self.keys, event)
                 self.keys[event.key_id] = event.public
+            case identities.SigningKeyCreated():
+                is_new = event.key_id not in self.signing and event.key_id not in self.unsigned
+                self._hold(is_new and event.at_ns <= t_ns, event)
+                self.signing[event.key_id] = event.public
+            case identities.SigningKeyRemoved():
+                self._hold(event.key_id in [*self.signing][:-1], event, self.signing)
+                del self.signing[event.key_id]
+                self.unsigned.add(event.key_id)
             case _:
                 pass
 
@@ -128,6 +139,8 @@ class ReferenceVariables:
             "lives": (last, self.last),
             "ended": (table.ended, self.ended),
             "keys": ([*table.keys], [*self.keys]),
+            "signing": ([*state.signing_keys.by_id], [*self.signing]),
+            "removed": (set(state.signing_keys.removed), self.unsigned),
             "locks": (
                 {path: one.lock for path, one in state.variable_locks.by_path.items() if one.lock},
                 {path: lock for path, (lock, _) in self.locks.items()},

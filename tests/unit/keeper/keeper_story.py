@@ -6,6 +6,7 @@ import msgspec
 
 from schemas.base import EvalKey, JobId
 from schemas.envelope import COMMANDS_DECODER, AnyCommand
+from schemas.identities import IdentityAnswers, IdentityAsk
 from schemas.plans import GroupPlacement, Origin, PlanCommitted
 from schemas.variables import VariableAnswer, VariableAnswers, VariableAsk, VariableVerdict
 from services.keeper.role import Keeper
@@ -13,10 +14,6 @@ from shared.core.decide.garbage import LogTimeIndex
 from shared.core.decide.route import decide
 from shared.core.runtime.chain import decode_record
 from shared.core.runtime.keeper_messages import (
-    EraseKeys,
-    OpenItems,
-    OpenKeyStore,
-    SealItems,
     VaultAnswer,
     VaultEffect,
 )
@@ -73,7 +70,7 @@ class Story:
         effects = self.role.step(list(inputs), self.now_ns)  # type: ignore[arg-type]
         for effect in effects:
             match effect:
-                case SealItems() | OpenItems() | EraseKeys() | OpenKeyStore():
+                case _ if isinstance(effect, VaultEffect):
                     self.asked.append(effect)
                 case Send():
                     assert effect.subject == "cmd.variable", effect
@@ -88,10 +85,9 @@ class Story:
         return effects
 
     def lead(self) -> "Story":
-        """Read the log and lead; the key store opens, and the log shows its key."""
+        """Read the log and lead; the key store opens, and the log shows its keys."""
         self.begin()
-        self.vault()
-        self.write()
+        self.settle()
         return self
 
     def begin(self) -> None:
@@ -165,6 +161,21 @@ class Story:
     def node_answers(self, token: int) -> VariableAnswers:
         """The answer to a node."""
         return msgspec.json.decode(self.answers[token], type=VariableAnswers)
+
+    def ask_identities(
+        self, alloc_id: str, *names: str, node_id: str = "n0", task: str = "server"
+    ) -> int:
+        """Ask as a node for identities of a task; return the token of the answer."""
+        self._token += 1
+        ask = IdentityAsk(alloc_id=alloc_id, task=task, names=names, public=PUBLIC)
+        subject = f"ask.{node_id}.identity"
+        data = msgspec.json.encode(ask)
+        self.step(Message("node_identities", subject, data, self._token, reply=True))
+        return self._token
+
+    def identities(self, token: int) -> IdentityAnswers:
+        """The answer to a node that asked for identities."""
+        return msgspec.json.decode(self.answers[token], type=IdentityAnswers)
 
     def place(self, job_id: str = "web", *, row: int = 0) -> str:
         """Have the log place the one allocation of a job on a node; return its id."""

@@ -7,7 +7,7 @@ from schemas.base import EvalKey, JobId
 from schemas.jobs import GroupSpec, JobRegistered
 from schemas.plans import Origin, PlanCommitted, Stops
 from schemas.variables import VariableAnswers
-from services.keeper.node_questions import ANSWER_NS, PATHS_MAX
+from services.keeper.node_questions import ANSWER_NS, PARTS_MAX
 from shared.core.runtime.messages import Message
 from shared.sim.environment.memory_vault import unseal_items
 from tests.unit.core.state.written_log import WrittenLog
@@ -125,7 +125,7 @@ def test_a_question_that_cannot_be_is_refused(body: bytes, code: str) -> None:
 def test_too_many_paths_are_refused() -> None:
     """No question makes more work than it is worth."""
     story, alloc = running()
-    paths = [f"p{at}" for at in range(PATHS_MAX + 1)]
+    paths = [f"p{at}" for at in range(PARTS_MAX + 1)]
     token = story.ask_as_node("n0", alloc, *paths)
     assert fault(story.node_answers(token)) == "invalid"
 

@@ -46,6 +46,7 @@ from shared.core.state.tables.launches import LaunchTable, PeriodicParent, by_pa
 from shared.core.state.tables.policy import PolicyTable
 from shared.core.state.tables.reservations import ReservationTable
 from shared.core.state.tables.rollouts import RolloutRecord, RolloutTable
+from shared.core.state.tables.signing_keys import SigningKeyRow, SigningKeyTable
 from shared.core.state.tables.variable_locks import LockRow, LockTable
 from shared.core.state.tables.variables import (
     KeyRow,
@@ -505,6 +506,16 @@ _VARIABLE_LOCKS = ObjectCodec(
     settle=LockTable.settle,
 )
 
+_SIGNING_KEYS = ObjectCodec(
+    SigningKeyTable,
+    {
+        "by_id": DictCodec(str, SigningKeyRow, frozen=True),
+        "removed": DictCodec(str, int, frozen=True),
+    },
+    derived=("_keys", "_removed"),
+    settle=SigningKeyTable.settle,
+)
+
 #: by table's name.
 TABLE_CODECS: dict[str, ObjectCodec] = {
     "policy": _POLICY,
@@ -518,13 +529,14 @@ TABLE_CODECS: dict[str, ObjectCodec] = {
     "rollouts": _ROLLOUTS,
     "variables": _VARIABLES,
     "variable_locks": _VARIABLE_LOCKS,
+    "signing_keys": _SIGNING_KEYS,
 }
 
 #: Releases whose snapshots are read beside those of this one.
-OLDER_RELEASES = frozenset({"0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0"})
+OLDER_RELEASES = frozenset({"0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0"})
 #: Tables that came after release 0.1.0: its snapshots have none of them.
 LATER_TABLES: frozenset[str] = frozenset(
-    {"deployments", "launches", "rollouts", "variables", "variable_locks"}
+    {"deployments", "launches", "rollouts", "variables", "variable_locks", "signing_keys"}
 )
 #: table -> fingerprints of older formats that the codec above reads too: entries of theirs lack fields that have a
 #: default, and none is encoded otherwise. tests/golden/test_logs.py has those of each release.

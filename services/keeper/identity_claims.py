@@ -1,0 +1,118 @@
+"""What stands in the token of an identity: read from the version of the job that the allocation runs (ADR 38).
+
+The question of a node decides nothing but which identity it is about: audience and lifetime are those of the job file.
+"""
+
+from typing import Any
+
+import msgspec
+
+from schemas.base import SECOND_NS, JobId
+from shared.core.state.ids import alloc_id
+from shared.core.state.state import State
+from shared.core.state.tables.jobs import JobVersion
+from shared.errors import CommandInvalid
+from shared.protocol.identity_names import DEFAULT_AUDIENCE, DEFAULT_IDENTITY, NAMESPACE, REGION
+
+#: Versions whose identities are kept: the text of one is read once.
+_VERSIONS_KEPT = 256
+
+
+class _Identity(msgspec.Struct, frozen=True, gc=False):
+    name: str = msgspec.field(name="Name", default="")
+    audience: tuple[str, ...] = msgspec.field(name="Audience", default=())
+    ttl_ns: int = msgspec.field(name="TTL", default=0)
+
+
+class _Task(msgspec.Struct, frozen=True):
+    name: str = msgspec.field(name="Name", default="")
+    identity: _Identity | None = msgspec.field(name="Identity", default=None)
+    identities: tuple[_Identity, ...] = msgspec.field(name="Identities", default=())
+
+
+class _Group(msgspec.Struct, frozen=True):
+    name: str = msgspec.field(name="Name", default="")
+    tasks: tuple[_Task, ...] = msgspec.field(name="Tasks", default=())
+
+
+class _Job(msgspec.Struct, frozen=True):
+    groups: tuple[_Group, ...] = msgspec.field(name="TaskGroups", default=())
+
+
+_DECODER = msgspec.json.Decoder(_Job)
+#: By group and task: the identities by name.
+_Identities = dict[tuple[str, str], dict[str, _Identity]]
+
+
+class TaskIdentities:
+    """Identities of tasks by the version of their job."""
+
+    def __init__(self) -> None:
+        #: job, seq of the version -> what its text says; oldest first. A purged job begins at version 0 again.
+        self._known: dict[tuple[str, int], _Identities] = {}
+
+    def of_task(self, state: State, row: int, task: str) -> dict[str, _Identity]:
+        """Return the identities of a task of an allocation by name. Raises CommandInvalid."""
+        groups = state.allocations.groups
+        ref = int(state.allocations.group[row])
+        job_id, number, group = groups.job_ids[ref], groups.versions[ref], groups.names[ref]
+        version = state.jobs.version(JobId(job_id), number)
+        if version is None:
+            text = (
+                f"version {number} of job {job_id!r}, which the allocation runs, is no longer kept"
+            )
+            raise CommandInvalid("unavailable", text)
+        found = self._read(job_id, version).get((group, task))
+        if found is None:
+            text = f"job {job_id!r} version {number} has no task {task!r} in group {group!r}"
+            raise CommandInvalid("forbidden", text)
+        return found
+
+    def _read(self, job_id: str, version: JobVersion) -> _Identities:
+        key = (job_id, version.seq)
+        if key not in self._known:
+            if len(self._known) >= _VERSIONS_KEPT:
+                del self._known[next(iter(self._known))]
+            self._known[key] = _identities_of(version.spec)
+        return self._known[key]
+
+
+def _identities_of(spec: bytes) -> _Identities:
+    found: _Identities = {}
+    for group in _DECODER.decode(spec).groups:
+        for task in group.tasks:
+            named = {one.name or DEFAULT_IDENTITY: one for one in task.identities}
+            if task.identity is not None:
+                named[DEFAULT_IDENTITY] = task.identity
+            found[group.name, task.name] = named
+    return found
+
+
+def claims_of(
+    state: State, row: int, *, task: str, name: str, block: _Identity, now_ns: int, issuer: str
+) -> dict[str, Any]:
+    """Make the claims of a token, but for its id."""
+    table = state.allocations
+    ref = int(table.group[row])
+    job_id: str = table.groups.job_ids[ref]
+    # A child of a periodic or parameterized job is its parent to others.
+    job_id = state.launches.parent_of.get(JobId(job_id), job_id)
+    audience = (DEFAULT_AUDIENCE,) if name == DEFAULT_IDENTITY else block.audience
+    group = table.groups.names[ref]
+    issued_s = now_ns // SECOND_NS
+    claims: dict[str, Any] = {
+        "sub": f"{REGION}:{NAMESPACE}:{job_id}:{group}:{task}:{name}",
+        "iat": issued_s,
+        "nbf": issued_s,
+        "nomad_namespace": NAMESPACE,
+        "nomad_job_id": job_id,
+        "nomad_allocation_id": alloc_id(int(table.key[row])),
+        "nomad_task": task,
+    }
+    if audience:
+        claims["aud"] = audience[0] if len(audience) == 1 else list(audience)
+    if block.ttl_ns > 0:
+        claims["exp"] = issued_s + -(-block.ttl_ns // SECOND_NS)
+    if issuer:
+        claims["iss"] = issuer
+    return claims

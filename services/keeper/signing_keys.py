@@ -1,0 +1,187 @@
+"""The keys that sign identities: which are stored, which one is in force, and what the log is to say of them (ADR 38).
+
+A key is durable in the store before the log makes its public part known. Where the log knows none, one is made, also
+in a cluster of an older release. Where it knows some and the store lacks the one in force, an operator decides: to
+restore the store, or to rotate. A key that was removed is erased behind its fact; a crash in between is made up for
+when the store opens.
+"""
+
+from collections.abc import Callable
+
+from schemas.base import Event
+from schemas.envelope import AnyCommand
+from schemas.identities import (
+    CreateSigningKey,
+    RemoveSigningKey,
+    SigningKeyCreated,
+    SigningKeyRemoved,
+)
+from services.keeper.variable_requests import ask_vault
+from shared.core.runtime.deadline_timer import RESEND_NS, earliest
+from shared.core.runtime.keeper_messages import (
+    EraseSigningKeys,
+    MakeSigningKey,
+    SigningKeyMade,
+    SigningKeysErased,
+    StoredSigningKey,
+    VaultFailed,
+)
+from shared.core.runtime.replica import Replica
+from shared.core.runtime.resend_table import ResendTable
+from shared.core.runtime.step import Step
+from shared.core.state.tables.signing_keys import SigningKeyTable
+from shared.errors import CommandInvalid
+
+ALGORITHM = "RS256"
+#: A first key that could not be made is tried again.
+RETRY_NS = 10_000_000_000
+_RESEND_MAX_NS = 8_000_000_000
+
+
+class SigningKeys:
+    """Signing keys of the keeper that leads. `opened` first, `end` when it leads no longer."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        send: Callable[[AnyCommand, Step], None],
+        new_token: Callable[[], int],
+    ) -> None:
+        self._replica = replica
+        self._send = send
+        self._new_token = new_token
+        #: ids in the store; None: it is not open.
+        self._stored: set[str] | None = None
+        #: token of the key that the vault makes; 0: none.
+        self._making = 0
+        self._retry_ns = 0
+        #: by key id: what the log does not show yet.
+        self._commands: dict[str, AnyCommand] = {}
+        self._asked = ResendTable[str](_RESEND_MAX_NS)
+
+    @property
+    def _table(self) -> SigningKeyTable:
+        return self._replica.state.signing_keys
+
+    @property
+    def fault(self) -> str:
+        """Why identities cannot be signed until an operator does something; empty: they can, or will soon."""
+        newest = self._table.newest
+        if self._stored is None or not newest or newest in self._stored:
+            return ""
+        return (
+            f"stream KEYS has no private part of signing key {newest}: restore it from a backup of the bus, "
+            "or rotate the signing key (docs/operations.md)"
+        )
+
+    def in_force(self) -> str:
+        """Return the id of the key that signs. Raises CommandInvalid (unavailable): none can yet."""
+        if reason := self.fault:
+            raise CommandInvalid("unavailable", f"identities cannot be signed: {reason}")
+        if not self._table.newest:
+            raise CommandInvalid("unavailable", "the first signing key is being made")
+        return self._table.newest
+
+    # ---- what an operator may ask for ----
+
+    def rotate(self, step: Step) -> None:
+        """Have another key made, which signs from its fact on. One is made at a time."""
+        if not self._making:
+            self._making = self._new_token()
+            ask_vault(MakeSigningKey(token=self._making), step)
+
+    def remove(self, key_id: str, step: Step) -> None:
+        """Have a key taken away; the plan applier keeps the newest one."""
+        if key_id in self._table.by_id and key_id != self._table.newest:
+            self._command(key_id, RemoveSigningKey(key_id=key_id), step)
+
+    # ---- from the vault ----
+
+    def opened(self, stored: tuple[StoredSigningKey, ...], step: Step) -> None:
+        """Begin with the keys of a store: erase what the log removed, and see that there is one."""
+        self._stored = {one.key_id for one in stored}
+        self._erase([one.key_id for one in stored if one.key_id in self._table.removed], step)
+        unknown = [one for one in stored if one.key_id not in self._table.removed]
+        if self._table.by_id:
+            return
+        if unknown:
+            # A keeper made it, and ended before the log had its fact.
+            self._announce(unknown[-1].key_id, unknown[-1].public, step)
+        else:
+            self.rotate(step)
+
+    def answered(self, item: SigningKeyMade | SigningKeysErased | VaultFailed, step: Step) -> None:
+        """Take an answer of the vault."""
+        match item:
+            case SigningKeyMade():
+                self._made(item, step)
+            case VaultFailed():
+                self._failed(item, step)
+            case SigningKeysErased() if self._stored is not None:
+                self._stored.difference_update(item.key_ids)
+            case _:
+                pass
+
+    def _made(self, item: SigningKeyMade, step: Step) -> None:
+        """Have the log make a key known that is durable."""
+        if self._stored is None or item.token != self._making:
+            return
+        self._making = self._retry_ns = 0
+        self._stored.add(item.key_id)
+        self._announce(item.key_id, item.public, step)
+
+    def _failed(self, item: VaultFailed, step: Step) -> None:
+        """Try again where there is no key at all; an operator asks again."""
+        if item.token == self._making != 0:
+            self._making = 0
+            self._retry_ns = 0 if self._table.by_id else step.steady_ns + RETRY_NS
+
+    # ---- from the log, and time ----
+
+    def see(self, event: Event, step: Step) -> None:
+        """Take what the log says of a key."""
+        if isinstance(event, SigningKeyCreated | SigningKeyRemoved):
+            self._commands.pop(event.key_id, None)
+            self._asked.remove(event.key_id)
+        if isinstance(event, SigningKeyRemoved) and event.key_id in (self._stored or ()):
+            self._erase([event.key_id], step)
+
+    def finish(self, step: Step) -> None:
+        """Send again what the log does not show."""
+        for key_id in self._asked.due(step.steady_ns):
+            self._asked.sent_again(key_id, step.steady_ns)
+            self._send(self._commands[key_id], step)
+        if 0 < self._retry_ns <= step.steady_ns:
+            self._retry_ns = 0
+            self.rotate(step)
+
+    def next_ns(self) -> int:
+        """Return when something is due; 0: nothing is."""
+        return earliest(self._retry_ns, self._asked.next_ns())
+
+    def hurry(self, step: Step) -> None:
+        """Send everything again: another plan applier may have got none of it."""
+        self._asked.hurry(step.steady_ns)
+
+    def end(self) -> None:
+        """Leave everything to the next leader."""
+        self._stored = None
+        self._making = self._retry_ns = 0
+        self._commands.clear()
+        self._asked.clear()
+
+    # ---- inside ----
+
+    def _announce(self, key_id: str, public: bytes, step: Step) -> None:
+        command = CreateSigningKey(key_id=key_id, algorithm=ALGORITHM, public=public)
+        self._command(key_id, command, step)
+
+    def _command(self, key_id: str, command: AnyCommand, step: Step) -> None:
+        self._commands[key_id] = command
+        self._asked.add(key_id, step.steady_ns + RESEND_NS)
+        self._send(command, step)
+
+    def _erase(self, key_ids: list[str], step: Step) -> None:
+        if key_ids:
+            ask_vault(EraseSigningKeys(key_ids=tuple(key_ids)), step)
