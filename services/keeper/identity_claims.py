@@ -20,23 +20,23 @@ _VERSIONS_KEPT = 256
 
 class _Identity(msgspec.Struct, frozen=True, gc=False):
     name: str = msgspec.field(name="Name", default="")
-    audience: tuple[str, ...] = msgspec.field(name="Audience", default=())
+    audience: tuple[str, ...] | None = msgspec.field(name="Audience", default=None)
     ttl_ns: int = msgspec.field(name="TTL", default=0)
 
 
 class _Task(msgspec.Struct, frozen=True):
     name: str = msgspec.field(name="Name", default="")
     identity: _Identity | None = msgspec.field(name="Identity", default=None)
-    identities: tuple[_Identity, ...] = msgspec.field(name="Identities", default=())
+    identities: tuple[_Identity, ...] | None = msgspec.field(name="Identities", default=None)
 
 
 class _Group(msgspec.Struct, frozen=True):
     name: str = msgspec.field(name="Name", default="")
-    tasks: tuple[_Task, ...] = msgspec.field(name="Tasks", default=())
+    tasks: tuple[_Task, ...] | None = msgspec.field(name="Tasks", default=None)
 
 
 class _Job(msgspec.Struct, frozen=True):
-    groups: tuple[_Group, ...] = msgspec.field(name="TaskGroups", default=())
+    groups: tuple[_Group, ...] | None = msgspec.field(name="TaskGroups", default=None)
 
 
 _DECODER = msgspec.json.Decoder(_Job)
@@ -79,9 +79,9 @@ class TaskIdentities:
 
 def _identities_of(spec: bytes) -> _Identities:
     found: _Identities = {}
-    for group in _DECODER.decode(spec).groups:
-        for task in group.tasks:
-            named = {one.name or DEFAULT_IDENTITY: one for one in task.identities}
+    for group in _DECODER.decode(spec).groups or ():
+        for task in group.tasks or ():
+            named = {one.name or DEFAULT_IDENTITY: one for one in task.identities or ()}
             if task.identity is not None:
                 named[DEFAULT_IDENTITY] = task.identity
             found[group.name, task.name] = named
@@ -97,7 +97,7 @@ def claims_of(
     job_id: str = table.groups.job_ids[ref]
     # A child of a periodic or parameterized job is its parent to others.
     job_id = state.launches.parent_of.get(JobId(job_id), job_id)
-    audience = (DEFAULT_AUDIENCE,) if name == DEFAULT_IDENTITY else block.audience
+    audience = (DEFAULT_AUDIENCE,) if name == DEFAULT_IDENTITY else block.audience or ()
     group = table.groups.names[ref]
     issued_s = now_ns // SECOND_NS
     claims: dict[str, Any] = {

@@ -1,5 +1,6 @@
 """A keeper with its vault, the plan applier's decisions, and a log between them: where tests of the keeper start."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ from shared.core.runtime.messages import (
     Timer,
 )
 from shared.core.runtime.role import Input
+from shared.core.runtime.step import Step
 from shared.core.state.ids import alloc_id, make_key
 from shared.core.state.state import State
 from shared.sim.environment.memory_vault import (
@@ -67,7 +69,16 @@ class Story:
 
     def step(self, *inputs: Input | VaultAnswer) -> list[Effect]:
         """Take inputs; sort the effects to where they are performed."""
-        effects = self.role.step(list(inputs), self.now_ns)  # type: ignore[arg-type]
+        return self._sort(self.role.step(list(inputs), self.now_ns))  # type: ignore[arg-type]
+
+    def call(self, act: Callable[[Step], None]) -> None:
+        """Do something in a step that no message asks for yet."""
+        step = Step(self.now_ns, self.role.timer.read(self.now_ns))
+        act(step)
+        self._sort(step.effects)
+        self.step()
+
+    def _sort(self, effects: list[Effect]) -> list[Effect]:
         for effect in effects:
             match effect:
                 case _ if isinstance(effect, VaultEffect):
