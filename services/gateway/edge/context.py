@@ -41,6 +41,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     connections: int = 12_000
     #: time for a request to arrive, its body included, seconds.
     request_s: float = 10.0
+    #: address under which others reach `/.well-known/`, as CARAVAN_KEEPER_OIDC_ISSUER; empty: no discovery.
+    oidc_issuer: str = ""
 
 
 class ServerContext:
