@@ -1,0 +1,145 @@
+"""Identities in a whole cluster: a node asks, the keeper signs, the gateway's keys verify, and no token is left anywhere."""
+
+import asyncio
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.identities import IdentityAnswers, IdentityAsk
+from shared.bus.connection.nats_client import ConnectionCallbacks, Login, connect
+from shared.bus.connection.public_client import Client
+from shared.bus.server.accounts import node_user, read_credentials
+from shared.errors import BusUnavailable
+from shared.identity_tokens import verify_token
+from shared.protocol import subjects
+from shared.protocol.identity_names import identity_context
+from shared.sealed_box import new_pair, open_box
+from tests.bounds import WAIT_S
+from tests.bus.up import Up
+
+pytestmark = pytest.mark.bus
+
+TASK = {
+    "Name": "main",
+    "Driver": "raw_exec",
+    "Config": {"command": "/bin/sleep", "args": ["1000"]},
+    "Resources": {"CPU": 10, "MemoryMB": 16},
+    "Identity": {"Name": "default"},
+    "Identities": [{"Name": "vault", "Audience": ["vault.example"], "TTL": 3_600_000_000_000}],
+}
+JOB = {
+    "ID": "web",
+    "Name": "web",
+    "Type": "service",
+    "TaskGroups": [{"Name": "g", "Count": 1, "Tasks": [TASK]}],
+}
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    """A cluster with a gateway, a keeper and one agent, each a process of its own that writes its tape."""
+    (tmp_path / "tapes").mkdir()
+    running = Up(tmp_path, gateway=True, CARAVAN_TAPE=str(tmp_path / "tapes"))
+    yield running
+    running.end()
+
+
+class Node:
+    """What an agent asks, with the login of the one node."""
+
+    def __init__(self, up: Up) -> None:
+        self._url = up.said["url"]
+        known = read_credentials(up.data_dir / "credentials.json")
+        self.node_id, self._secret = next(iter(known.nodes.items()))
+        self.private, self._public = new_pair()
+
+    def ask(self, alloc: str, *names: str) -> IdentityAnswers:
+        """Ask for identities of the task, under the node's own name."""
+        body = IdentityAsk(alloc_id=alloc, task="main", names=names, public=self._public)
+        data = asyncio.run(self._request(msgspec.json.encode(body)))
+        return msgspec.json.decode(data, type=IdentityAnswers)
+
+    async def _request(self, body: bytes) -> bytes:
+        address = self._url.rpartition("@")[2].removeprefix("nats://")
+        login = Login(url=f"nats://{address}", user=node_user(self.node_id), password=self._secret)
+        bus = await connect(login, ConnectionCallbacks())
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while True:
+                    try:
+                        subject = subjects.node_identities(self.node_id)
+                        return (await bus.request_raw(subject, body))[1]
+                    except BusUnavailable:
+                        # The keeper does not lead yet.
+                        await asyncio.sleep(0.05)
+        finally:
+            await bus.end()
+
+
+def submit(up: Up) -> str:
+    """Register the job; return the id of its allocation, which runs."""
+
+    async def ask() -> dict[str, Any]:
+        async with Client(up.client_url) as client:
+            body = {"accept_unbuilt": True, "Job": JOB}
+            return await client.request("api.jobs.submit", body)
+
+    verdict = asyncio.run(ask())
+    assert verdict["status"] == "accepted", verdict
+    up.until(lambda: up.allocs("web", "running") != [], "the allocation runs")
+    return str(up.allocs("web", "running")[0]["id"])
+
+
+def published(up: Up) -> dict[str, Any]:
+    """The public keys, as anybody reads them."""
+    address = up.data_dir / "logs" / "gateway.url"
+    up.until(address.exists, "the gateway listens")
+    url = f"{address.read_text().strip()}/.well-known/jwks.json"
+    with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
+        found: dict[str, Any] = json.loads(answer.read())
+    return found
+
+
+def test_a_node_is_given_what_its_jobs_ask_for(up: Up) -> None:
+    """While the allocation runs; the keys of query and gateway verify it, and it stands in no file but on its node."""
+    alloc = submit(up)
+    node = Node(up)
+    cluster = up.ask("cluster")["cluster_id"]
+    up.until(lambda: node.ask(alloc, "vault").error is None, "the keeper knows the allocation")
+    found = node.ask(alloc, "vault", "default", "other")
+    assert [one.error.code if one.error else "" for one in found.identities] == [
+        "",
+        "",
+        "forbidden",
+    ]
+    tokens = [
+        open_box(one.sealed, node.private, identity_context(cluster, alloc, "main", one.name))
+        for one in found.identities[:2]
+    ]
+    lines = up.ask("signing_keys")["keys"]
+    (key,) = published(up)["keys"]
+    assert [key["kid"]] == [one["key_id"] for one in lines]
+    keys = {one["key_id"]: msgspec.json.decode(f'"{one["public"]}"', type=bytes) for one in lines}
+    vault, default = (
+        verify_token(token.decode(), keys, now_s=time.time(), audience=audience)
+        for token, audience in zip(tokens, ("vault.example", "nomadproject.io"), strict=True)
+    )
+    assert vault["sub"] == "global:default:web:g:main:vault"
+    assert vault["nomad_allocation_id"] == default["nomad_allocation_id"] == alloc
+    assert vault["exp"] - vault["iat"] == 3_600 and "exp" not in default
+    code, _ = up.run("job", "stop", "web")
+    assert code in (0, 2)
+    up.until(lambda: node.ask(alloc, "vault").error is not None, "nothing is signed any more")
+    refused = node.ask(alloc, "vault")
+    assert refused.error is not None and refused.error.code == "unavailable"
+    files = [one for one in up.data_dir.parent.rglob("*") if one.is_file()]
+    assert any(one.name.startswith("keeper") and one.suffix == ".tape" for one in files)
+    marks = [part for token in tokens for part in token.split(b".")[1:]]
+    shown = [one for one in files if any(mark in one.read_bytes() for mark in marks)]
+    assert shown == []
