@@ -449,7 +449,8 @@ async def _once_there(bus: Bus, login: Login) -> AsyncIterator[BusClient]:
         yield client
 
 
-def test_a_node_asks_for_variables_under_its_own_name(bus: Bus) -> None:
+@pytest.mark.parametrize("verb", ["variable", "identity"])
+def test_a_node_asks_the_keeper_under_its_own_name(bus: Bus, verb: str) -> None:
     """33: n1's question is answered to n1 alone; as n2, a client or a fleet it reaches no keeper, nor is it heard."""
 
     async def story() -> None:
@@ -467,15 +468,16 @@ def test_a_node_asks_for_variables_under_its_own_name(bus: Bus) -> None:
                 asked.append(subject.decode())
                 keeper.send(reply.decode(), b"sealed")
 
-            await keeper.listen(subjects.NODE_VARIABLES, answer)
-            own = subjects.node_variables("n1")
+            everyone, own, foreign = (f"ask.{node}.{verb}" for node in ("*", "n1", "n2"))
+            assert {everyone} < {subjects.NODE_VARIABLES, subjects.NODE_IDENTITIES}
+            await keeper.listen(everyone, answer)
             for thief in (n2, fleet, client):
-                for trap in (own, subjects.NODE_VARIABLES, "_INBOX.node-n1.>", "_R_.>"):
+                for trap in (own, everyone, "_INBOX.node-n1.>", "_R_.>"):
                     await thief.listen(trap, lambda _s, _r, _h, data: overheard.append(data))
             await settled(keeper, n2, fleet, client)
             assert (await n1.request_raw(own, b"{}"))[1] == b"sealed"
             for thief, subject in (
-                *((n1, one) for one in (subjects.node_variables("n2"), "ask.n1.other", "ask.n1")),
+                *((n1, one) for one in (foreign, "ask.n1.other", "ask.n1")),
                 *((one, own) for one in (n2, fleet, client)),
             ):
                 with pytest.raises(BusUnavailable):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ from tests.bounds import WAIT_S
 from tests.bus.up import Up
 
 pytestmark = pytest.mark.bus
+
+JWKS = "/.well-known/jwks.json"
 
 TASK = {
     "Name": "main",
@@ -96,14 +99,30 @@ def submit(up: Up) -> str:
     return str(up.allocs("web", "running")[0]["id"])
 
 
-def published(up: Up) -> dict[str, Any]:
-    """The public keys, as anybody reads them."""
+def get(up: Up, path: str, token: str = "") -> tuple[int, Any]:
+    """Status and body of a request to the gateway: without a login, or with the token of a task."""
     address = up.data_dir / "logs" / "gateway.url"
     up.until(address.exists, "the gateway listens")
-    url = f"{address.read_text().strip()}/.well-known/jwks.json"
-    with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
-        found: dict[str, Any] = json.loads(answer.read())
-    return found
+    request = urllib.request.Request(f"{address.read_text().strip()}{path}")
+    if token:
+        request.add_header("X-Nomad-Token", token)
+    try:
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as err:
+        return err.code, err.read().decode()
+
+
+def judge_login(up: Up, token: str) -> None:
+    """The task reads what is named after it, and nothing else."""
+    for path in ("nomad/jobs/web", "app/db"):
+        assert up.run("var", "put", path, f"at={path}")[0] == 0
+    own, other = "/v1/var/nomad/jobs/web", "/v1/var/app/db"
+    up.until(lambda: get(up, own, token)[0] == 200, "the gateway knows token and variable")
+    assert get(up, own, token)[1]["Items"] == {"at": "nomad/jobs/web"}
+    assert [one["Path"] for one in get(up, "/v1/vars", token)[1]] == ["nomad/jobs/web"]
+    for path in (other, "/v1/jobs"):
+        assert get(up, path, token)[0] == 403
 
 
 def test_a_node_is_given_what_its_jobs_ask_for(up: Up) -> None:
@@ -123,7 +142,8 @@ def test_a_node_is_given_what_its_jobs_ask_for(up: Up) -> None:
         for one in found.identities[:2]
     ]
     lines = up.ask("signing_keys")["keys"]
-    (key,) = published(up)["keys"]
+    up.until(lambda: get(up, JWKS)[0] == 200, "the gateway has replayed the log")
+    (key,) = get(up, JWKS)[1]["keys"]
     assert [key["kid"]] == [one["key_id"] for one in lines]
     keys = {one["key_id"]: msgspec.json.decode(f'"{one["public"]}"', type=bytes) for one in lines}
     vault, default = (
@@ -133,11 +153,14 @@ def test_a_node_is_given_what_its_jobs_ask_for(up: Up) -> None:
     assert vault["sub"] == "global:default:web:g:main:vault"
     assert vault["nomad_allocation_id"] == default["nomad_allocation_id"] == alloc
     assert vault["exp"] - vault["iat"] == 3_600 and "exp" not in default
+    judge_login(up, tokens[1].decode())
+    assert get(up, "/v1/vars", tokens[0].decode())[0] == 403
     code, _ = up.run("job", "stop", "web")
     assert code in (0, 2)
     up.until(lambda: node.ask(alloc, "vault").error is not None, "nothing is signed any more")
     refused = node.ask(alloc, "vault")
     assert refused.error is not None and refused.error.code == "unavailable"
+    up.until(lambda: get(up, "/v1/vars", tokens[1].decode())[0] == 403, "the token is worthless")
     files = [one for one in up.data_dir.parent.rglob("*") if one.is_file()]
     assert any(one.name.startswith("keeper") and one.suffix == ".tape" for one in files)
     marks = [part for token in tokens for part in token.split(b".")[1:]]

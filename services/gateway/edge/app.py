@@ -22,8 +22,9 @@ from services.gateway.edge.call import Call, Handler, check_namespace_exists, ch
 from services.gateway.edge.callers import Caller
 from services.gateway.edge.context import ServerContext
 from services.gateway.edge.encoded import EncodedAnswer
-from services.gateway.edge.faults import HttpFault
+from services.gateway.edge.faults import HttpFault, permission_denied
 from services.gateway.edge.route import Endpoint
+from services.gateway.edge.task_logins import task_caller
 from services.gateway.routes.table import ENDPOINTS
 from shared.errors import BusUnavailable, CommandInvalid
 
@@ -137,7 +138,7 @@ class _Asgi:
 async def _answered(
     server: ServerContext, request: Request, one: Endpoint, handler: Handler
 ) -> Response:
-    caller = _ANONYMOUS if one.is_public else await server.callers.caller(request.headers)
+    caller = await _caller_of(server, request, one)
     call = Call(server, request, caller)
     check_region(call)
     check_namespace_exists(call, one.pattern)
@@ -163,6 +164,18 @@ async def _answered(
             value.headers.setdefault(name, text)
         return value
     return _json(call, request, value)
+
+
+async def _caller_of(server: ServerContext, request: Request, one: Endpoint) -> Caller:
+    """Who asks. Raises HttpFault 403: no login, a refused one, or a task that may not ask this."""
+    if one.is_public:
+        return _ANONYMOUS
+    task = task_caller(server, request.headers)
+    if task is None:
+        return await server.callers.caller(request.headers)
+    if not one.for_tasks or request.method not in ("GET", "HEAD"):
+        raise permission_denied("a task may only read the variables that are named after it")
+    return task
 
 
 def _json(call: Call, request: Request, value: object) -> Response:

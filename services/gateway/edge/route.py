@@ -16,6 +16,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     delete: Handler | None = None
     #: answers without a login: pages of the console, which hold no data.
     is_public: bool = False
+    #: its reads answer tasks that log in with their token, too; the handler keeps to what the task may read.
+    for_tasks: bool = False
     #: speaks websocket; the handler is `read` and gets a Call on a WebSocket.
     is_socket: bool = False
     #: waits for no promised seq, and works before the log is replayed.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from services.gateway.change_index import Topic, table
 from services.gateway.edge.call import PROMISED_S, VERDICT_S, Call
 from services.gateway.edge.faults import HttpFault, of_refusal
+from services.gateway.edge.task_logins import TaskCaller
 from services.gateway.nomad.source import Object
 from services.gateway.routes.job_writes import field
 from shared.errors import BusUnavailable, CommandInvalid
@@ -27,6 +28,11 @@ def client_of(call: Call) -> VariableClient:
             raise BusUnavailable(err.text) from err
 
     return VariableClient(ask)
+
+
+def readable_by(call: Call) -> tuple[str, ...] | None:
+    """The paths that the caller may read; None: the bus decides. Raises HttpFault 403: a task that ended meanwhile."""
+    return call.caller.readable() if isinstance(call.caller, TaskCaller) else None
 
 
 def fault_of(err: CommandInvalid) -> HttpFault:

@@ -8,7 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from services.gateway.edge.call import Call
-from services.gateway.edge.faults import HttpFault
+from services.gateway.edge.faults import HttpFault, permission_denied
 from services.gateway.edge.paging import page
 from services.gateway.edge.route import Endpoint
 from services.gateway.nomad.filter_expression import compile_filter
@@ -21,6 +21,7 @@ from services.gateway.routes.variable_calls import (
     items_of,
     known,
     put_answer,
+    readable_by,
     shape,
     until,
     whole,
@@ -33,6 +34,7 @@ from services.gateway.routes.variable_locks import (
     with_lock,
 )
 from shared.errors import CommandInvalid
+from shared.protocol.task_variables import path_refusal
 from shared.variable_client import ANY_REVISION, VariableClient, VariableFault
 
 #: Clients of Nomad compare this text.
@@ -47,6 +49,9 @@ async def list_variables(call: Call) -> object:
         return []
     found = call.role.state.variables
     paths = found.paths(call.text("prefix"))
+    readable = readable_by(call)
+    if readable is not None:
+        paths = [path for path in paths if path in readable]
 
     return page(
         call,
@@ -60,7 +65,10 @@ async def list_variables(call: Call) -> object:
 async def read_variable(call: Call) -> object:
     """A variable with its items. Raises HttpFault 404."""
     path = call.path["path"]
+    _check_readable(call, path)
     await call.block([VARIABLES], lambda: _index_of(call, path))
+    # A task may have ended while its request waited.
+    _check_readable(call, path)
     try:
         found = await client_of(call).get(path)
     except CommandInvalid as err:
@@ -111,6 +119,13 @@ async def delete_variable(call: Call) -> object:
     return Response(status_code=204, headers={"X-Nomad-Index": str(_index_of(call, path))})
 
 
+def _check_readable(call: Call, path: str) -> None:
+    """Refuse a path that a task may not read. Raises HttpFault 403."""
+    readable = readable_by(call)
+    if readable is not None and (reason := path_refusal(path, readable)):
+        raise permission_denied(reason)
+
+
 def _cas(call: Call) -> int:
     """The index to compare with. Raises HttpFault 400."""
     if not call.text("cas"):
@@ -151,6 +166,7 @@ ENDPOINTS = (
         pattern="/v1/vars",
         summary="List variables without their items: `prefix`, paging.",
         read=list_variables,
+        for_tasks=True,
     ),
     Endpoint(
         pattern="/v1/var/{path:path}",
@@ -158,6 +174,7 @@ ENDPOINTS = (
         read=read_variable,
         write=write_variable,
         delete=delete_variable,
+        for_tasks=True,
         note="[Differences of locks](variables.md#locks-over-http).",
     ),
 )

@@ -278,8 +278,9 @@ def _own_publish(role: str) -> tuple[str, ...]:
                 *_REPLIES,
             )
         case "gateway":
-            # It changes nothing: requests go out with the login of their caller.
-            return ()
+            # It changes nothing: requests go out with the login of their caller. A task that logs in with its token has
+            # none on the bus: the gateway reads the variables that are named after it.
+            return (subjects.api("variable", "get"),)
         case "view":
             return (
                 subjects.NODES,

@@ -58,9 +58,11 @@ class Story(FakeDoor):
         self.role.step([*self.log.records, CaughtUp(self.log.seq)], 0)
         self.lags = False
         self.denied = 0
+        #: of every request, beside its host.
+        self.headers: dict[bytes, bytes] = {}
         self._lives: dict[str, int] = {}
         self._held: dict[str, LockVariableRequest] = {}
-        self._app = make_app(self._server())  # type: ignore[arg-type]
+        self._app = make_app(self.server())  # type: ignore[arg-type]
 
     def written(self, path: str, items: dict[str, str] | None) -> int:
         """Write the fact; the gateway applies it, at once or a moment later."""
@@ -122,7 +124,7 @@ class Story(FakeDoor):
             "path": url.path,
             "raw_path": quote(url.path).encode(),
             "query_string": url.query.encode(),
-            "headers": [(b"host", b"127.0.0.1:4646")],
+            "headers": [(b"host", b"127.0.0.1:4646"), *self.headers.items()],
             "scheme": "http",
             "server": ("127.0.0.1", 4646),
         }
@@ -140,7 +142,9 @@ class Story(FakeDoor):
             sent[0]["status"], headers, b"".join(one.get("body", b"") for one in sent[1:])
         )
 
-    def _server(self) -> SimpleNamespace:
+    def server(self) -> SimpleNamespace:
+        """What the requests of this gateway share."""
+
         async def request_bytes(
             subject: str, body: bytes, timeout_s: float, *, traceparent: str
         ) -> bytes:
