@@ -11,7 +11,7 @@ A context is a list of texts, each as UTF-8 behind its length in four bytes, big
 bytes. tests/unit/keeper/test_sealed_box.py has test vectors.
 
 Contexts in use: `("put", cluster_id, path, request_id)` for the items of a put, `("get", cluster_id, path,
-str(revision))` for the answer to a get.
+str(revision))` for the answer to a get, `("identity", cluster_id, alloc_id, task, name)` for the token of an identity.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Identities in a whole cluster: a node asks, the keeper signs, the gateway's keys verify, and no token is left anywhere."""
+"""Identities in a whole cluster: a node asks, the keeper signs, the gateway verifies, and no file has a token."""
 
 import asyncio
 import json

@@ -1,6 +1,6 @@
 """Public keys of identities: as JSON Web Keys and for discovery of OpenID Connect, and the cluster's keys in a list.
 
-Whoever holds a token may verify it: the keys are public, and answered without a login from the replica alone.
+Any service may verify a token that it is shown: the keys are public, and answered without a login from the replica.
 """
 
 from services.gateway.change_index import table

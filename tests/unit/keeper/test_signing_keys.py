@@ -92,7 +92,7 @@ def test_a_cluster_of_an_older_release_gets_its_first_key() -> None:
 
 
 def test_a_rotation_makes_a_newer_key() -> None:
-    """The older one verifies on; what is asked for twice is made once."""
+    """The older one still verifies; a second request meanwhile makes no second key."""
     story = Story().lead()
     story.call(story.role.signing.rotate)
     story.call(story.role.signing.rotate)
