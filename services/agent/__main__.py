@@ -48,6 +48,8 @@ from services.agent.fingerprint.pools import (
 from services.agent.fingerprint.refresh import FingerprintRefresher
 from services.agent.host_volumes import HostVolumes, read_host_volumes
 from services.agent.inputs.artifacts.settings import artifact_settings, bus_hosts
+from services.agent.inputs.identities.handler import IdentityHandler, task_owner
+from services.agent.inputs.identities.keeper_tokens import KeeperTokens
 from services.agent.inputs.input_handler import InputHandler
 from services.agent.inputs.templates.handler import TemplateHandler, task_view
 from services.agent.inputs.templates.service_directory import ServiceDirectory
@@ -165,13 +167,14 @@ def _drivers(own: AgentSettings, home: DataDir) -> dict[str, Driver]:
 
 
 class ClusterData:
-    """What templates of this node read of the cluster."""
+    """What inputs of this node's tasks read of the cluster."""
 
     def __init__(self, node_id: str) -> None:
         #: it knows the cluster, once it has heard of it.
         self.agent: Agent | None = None
         self.services = ServiceDirectory()
         self.variables = VariableDirectory(node_id, self._cluster_id)
+        self.tokens = KeeperTokens(node_id, self._cluster_id)
 
     def _cluster_id(self) -> str:
         return "" if self.agent is None else self.agent.cluster_id
@@ -189,13 +192,15 @@ def _input_handlers(
     templates = TemplateHandler(
         home.top, task_view(drivers), templated, data.services, variables=data.variables
     )
+    identities = IdentityHandler(data.tokens, task_view(drivers), task_owner(drivers))
+    handlers: dict[str, InputHandler] = {one.kind: one for one in (identities, templates)}
     if find_spec("urllib3") is None:
         log.info("inputs.skipped", kind=ARTIFACT, reason=missing_extra("urllib3"))
-        return {templates.kind: templates}
+        return handlers
     from services.agent.inputs.artifacts.handler import ArtifactHandler  # noqa: PLC0415 - extra "agent".
 
     found = ArtifactHandler(home.top, artifacts, refused_hosts=bus_hosts(bus_url))
-    return {found.kind: found, templates.kind: templates}
+    return {found.kind: found, **handlers}
 
 
 def _retire(home: DataDir, drivers: Mapping[str, Driver]) -> int:
@@ -349,6 +354,7 @@ def _beside(
     finder: FingerprintRefresher, data: ClusterData, executors: Sequence[TaskExecutor]
 ) -> SideTask:
     async def beside(shell: Shell) -> None:
+        data.tokens.bus = lambda: shell.bus
         await asyncio.gather(
             finder.watch(
                 lambda one: shell.inject([one]), lambda: sum(executors[0].disk_mib().values())

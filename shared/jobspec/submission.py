@@ -18,6 +18,7 @@ from shared.core.decide.deployments.rollout_members import member_fault
 from shared.errors import CommandInvalid
 from shared.jobspec.checks.error_list import ERRORS_MAX
 from shared.jobspec.checks.identifiers import id_error
+from shared.jobspec.checks.identities import identity_warnings
 from shared.jobspec.checks.job import job_errors
 from shared.jobspec.checks.services import other_providers
 from shared.jobspec.checks.unsupported_fields import (
@@ -497,6 +498,7 @@ def _warnings(job: JobSpec, unmet: UnmetFields) -> tuple[str, ...]:
         parts.append(
             f"services of provider {providers} are served by Caravan, without contact to it"
         )
+    parts += identity_warnings(job)
     if unmet.unbuilt:
         names = tuple([one.path for one in unmet.unbuilt])
         parts.append("not built yet, accepted without effect: " + listed(names))

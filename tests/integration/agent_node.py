@@ -28,6 +28,8 @@ from services.agent.drivers.raw_exec import RawExecDriver
 from services.agent.executor.alloc_dirs import AllocDirs
 from services.agent.executor.data_dir import DataDir
 from services.agent.executor.executor import TaskExecutor
+from services.agent.inputs.identities.handler import IdentityHandler, task_owner
+from services.agent.inputs.identities.keeper_tokens import TokenSource
 from services.agent.inputs.templates.handler import TemplateHandler, task_view
 from services.agent.inputs.templates.service_directory import ServiceSource
 from services.agent.node_reconciler import AgentLimits
@@ -38,6 +40,7 @@ from shared.core.runtime.desired_allocs import DesiredAlloc
 from shared.core.runtime.messages import Message, Send, SetTimer, Stop, Timer
 from shared.core.state.ids import alloc_id
 from tests.bounds import WAIT_S
+from tests.fixed_tokens import FileTokens, FixedTokens
 from tests.projected import projected
 
 NODE = "n1"
@@ -86,6 +89,7 @@ class Node:
         more: Callable[[DataDir], Iterable[Driver]] = lambda _home: (),
         groups: CgroupTree | None = None,
         services: ServiceSource | None = None,
+        tokens: TokenSource | None = None,
         **settings: Any,
     ) -> None:
         self.home = DataDir(top, NODE)
@@ -101,12 +105,15 @@ class Node:
         self.directories = AllocDirs(top.absolute(), memory=memory)
         by_name = {driver.name: driver for driver in drivers}
         templates = TemplateHandler(self.home.top, task_view(by_name), services=services)
+        self.identities = IdentityHandler(
+            tokens or FixedTokens(), task_view(by_name), task_owner(by_name)
+        )
         self.edge = TaskExecutor(
             home=self.home,
             drivers=by_name,
             inject=self.put,
             directories=self.directories,
-            handlers={templates.kind: templates},
+            handlers={one.kind: one for one in (self.identities, templates)},
         )
         self._performers = {**self.edge.performers(), Ask: self._answer}
         self.agent = Agent(
@@ -212,7 +219,8 @@ def _isolated(home: DataDir) -> list[Driver]:
 
 async def _serve(top: Path) -> None:
     more = _isolated if "--isolated" in sys.argv else lambda _home: ()
-    node = Node(top, json.loads((top / "job.json").read_text()), more=more)
+    spec = json.loads((top / "job.json").read_text())
+    node = Node(top, spec, more=more, tokens=FileTokens(top / "tokens.json"))
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=1 << 22)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

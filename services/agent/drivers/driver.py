@@ -173,6 +173,15 @@ class ViewingDriver(Protocol):
         ...
 
 
+@runtime_checkable
+class OwningDriver(Protocol):
+    """A driver whose tasks run as another user than the agent."""
+
+    def owner(self, user: str) -> tuple[int, int]:
+        """Return uid and gid of a task with this `user`; -1: the agent's. Raises StartRefused."""
+        ...
+
+
 class Driver(Protocol):
     """Interface of a driver. Handles are never shared between drivers."""
 

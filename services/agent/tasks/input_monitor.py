@@ -21,11 +21,12 @@ from shared.core.runtime.agent_messages import (
     TaskLaunch,
     WatchInputs,
 )
+from shared.core.runtime.input_specs import IDENTITY
 from shared.core.runtime.messages import SetTimer
 from shared.core.splitmix import splitmix64
 
 TIMER = "inputs"
-EVENT = "Template"
+EVENT, IDENTITY_EVENT = "Template", "Identity"
 _NO_LAUNCH = TaskLaunch()
 #: Phases in which the next start reads what is in place.
 _NOT_STARTED = (TaskPhase.IDLE, TaskPhase.WAITING, TaskPhase.PREPARING)
@@ -85,8 +86,9 @@ class InputMonitor:
             if script in self._scripts:
                 self._scripts[script] = True
         if is_due and task.restarting:
-            text = f"{event.input} was rendered anew, change_mode skipped: the task restarts"
-            task.note(EVENT, text, turn.now_ns)
+            text = f"{_made_anew(event.input)}, change_mode skipped: the task restarts"
+            kind = IDENTITY_EVENT if _is_identity(event.input) else EVENT
+            task.note(kind, text, turn.now_ns)
             self._reports.touch(alloc.key)
         turn.keep(task.kept(alloc.key), sync=is_due)
         self._supervisor.changed[alloc.key] = None
@@ -214,8 +216,8 @@ class InputMonitor:
         self._reports.touch(alloc.key)
         if any(action.mode == "restart" for action in actions.values()):
             # Stays in the journal until the next run begins.
-            named = ", ".join(one for one in actions if actions[one].mode == "restart")
-            self._supervisor.restart(alloc, task, turn, reason=f"{named} was rendered anew")
+            named = [one for one in actions if actions[one].mode == "restart"]
+            self._supervisor.restart(alloc, task, turn, reason=_made_anew(*named))
             return
         self._signal(alloc, task, actions, turn)
         self._run_scripts(alloc, task, actions, turn)
@@ -236,7 +238,7 @@ class InputMonitor:
             if action.mode == "signal":
                 names.setdefault(action.signal, []).append(one)
         for signal, changed in names.items():
-            text = f"{signal}: {', '.join(changed)} was rendered anew"
+            text = f"{signal}: {_made_anew(*changed)}"
             task.note("Signaling", text, turn.now_ns)
             run = task.run
             turn.act(SignalTask(key=alloc.key, task=task.plan.name, run=run, signal=signal))
@@ -270,6 +272,17 @@ class InputMonitor:
 
 def _action(task: TaskRuntime, name: str) -> ChangeAction | None:
     return next((one.on_change for one in task.plan.inputs if one.name == name), None)
+
+
+def _is_identity(name: str) -> bool:
+    return name.startswith(f"{IDENTITY}[")
+
+
+def _made_anew(*names: str) -> str:
+    """Say that inputs have other content now."""
+    kinds = {_is_identity(one) for one in names}
+    done = "rendered or signed" if len(kinds) > 1 else "signed" if kinds == {True} else "rendered"
+    return f"{', '.join(names)} was {done} anew"
 
 
 def _nothing(alloc: AllocRuntime, name: str) -> WatchInputs:

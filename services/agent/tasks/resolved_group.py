@@ -22,6 +22,7 @@ from shared.jobspec.checks.unsupported_fields import ACCEPTED_UNBUILT
 from shared.jobspec.checks.volumes import mount_place
 from shared.jobspec.compile.group_ask import InstanceRanges, task_instance_ranges
 from shared.jobspec.drivers.registry import driver_traits
+from shared.jobspec.identities import identities_left_out
 from shared.jobspec.nomad.defaults import resolve_health, resolve_restart
 from shared.jobspec.nomad.job import JOB_DECODER, JobSpec, TaskGroup, TaskSpec, merged_meta
 from shared.jobspec.nomad.placement import Dns, Network
@@ -180,7 +181,7 @@ def resolve_group(spec: bytes, group: str, origin: JobOrigin = NO_ORIGIN) -> Res
             "invalid", f"group {group!r} needs tasks with different names, was {names}"
         )
     ways = task_instance_ranges(found)
-    left_out = _templates_left_out(spec, job, found)
+    left_out = _inputs_left_out(spec, job, found)
     disconnect = found.disconnect
     silence_ns = None if disconnect is None else disconnect.stop_on_client_after_ns
     return ResolvedGroup(
@@ -288,14 +289,24 @@ class _AcceptedFields(msgspec.Struct):
     paths: tuple[str, ...] = msgspec.field(name=ACCEPTED_UNBUILT, default=())
 
 
-def _templates_left_out(spec: bytes, job: JobSpec, group: TaskGroup) -> list[frozenset[int]]:
-    """List, for each task, the templates that the job was accepted without."""
-    if not any(task.templates for task in group.tasks):
-        return [frozenset()] * len(group.tasks)
+class _LeftOut(NamedTuple):
+    """What a task is not given, because its job was accepted without."""
+
+    templates: frozenset[int] = frozenset()
+    identities: frozenset[str] = frozenset()
+
+
+def _inputs_left_out(spec: bytes, job: JobSpec, group: TaskGroup) -> list[_LeftOut]:
+    """List, for each task, the inputs that the job was accepted without."""
+    if not any(task.templates or task.identity or task.identities for task in group.tasks):
+        return [_LeftOut()] * len(group.tasks)
     paths = msgspec.json.decode(spec, type=_AcceptedFields).paths
     top = f"Job.TaskGroups[{job.groups.index(group)}].Tasks"
     return [
-        templates_left_out(paths, f"{top}[{at}]", len(task.templates))
+        _LeftOut(
+            templates_left_out(paths, f"{top}[{at}]", len(task.templates)),
+            identities_left_out(paths, f"{top}[{at}]", task),
+        )
         for at, task in enumerate(group.tasks)
     ]
 
@@ -312,7 +323,7 @@ def _resolve_task(
     task: TaskSpec,
     *,
     spans: tuple[InstanceRanges, ...],
-    left_out: frozenset[int],
+    left_out: _LeftOut,
 ) -> ResolvedTask:
     restart = resolve_restart(job.type, group, task)
     hook = task.lifecycle.hook if task.lifecycle is not None else ""
@@ -338,7 +349,12 @@ def _resolve_task(
         log_file_bytes=max(task.logs.max_file_size_mb, 1) * MIB,
         log_disabled=task.logs.disabled or task.logs.enabled is False,
         payload_file=task.dispatch_payload.file if task.dispatch_payload is not None else "",
-        inputs=resolve_inputs(task, renders_again=_renders_again(group, task), left_out=left_out),
+        inputs=resolve_inputs(
+            task,
+            renders_again=_renders_again(group, task),
+            left_out=left_out.templates,
+            identities_left_out=left_out.identities,
+        ),
         volumes=tuple(
             ResolvedVolume(
                 source=group.volumes[one.volume].source,

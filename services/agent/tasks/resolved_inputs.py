@@ -8,8 +8,16 @@ from collections.abc import Iterable
 import msgspec
 
 from schemas.base import Wire
-from shared.core.runtime.input_specs import ARTIFACT, TEMPLATE, ArtifactInput, TemplateInput
+from shared.core.runtime.input_specs import (
+    ARTIFACT,
+    IDENTITY,
+    TEMPLATE,
+    ArtifactInput,
+    IdentityInput,
+    TemplateInput,
+)
 from shared.jobspec.checks.templates import reads_files
+from shared.jobspec.identities import DeclaredIdentity, identity_file, task_identities
 from shared.jobspec.nomad.job import TaskSpec
 from shared.jobspec.nomad.tasks import Artifact, TemplateBlock
 
@@ -51,18 +59,30 @@ class ResolvedInput(Wire, frozen=True, kw_only=True):
 
 
 def resolve_inputs(
-    task: TaskSpec, *, renders_again: bool = False, left_out: frozenset[int] = frozenset()
+    task: TaskSpec,
+    *,
+    renders_again: bool = False,
+    left_out: frozenset[int] = frozenset(),
+    identities_left_out: frozenset[str] = frozenset(),
 ) -> tuple[ResolvedInput, ...]:
     """List the inputs of a task in the order in which they are prepared; the payload is not among them.
 
-    `renders_again`: templates are rendered before each start. `left_out`: templates that the submitter does without.
+    `renders_again`: templates are rendered before each start. `left_out`, `identities_left_out`: templates and
+    identities that the submitter does without.
     """
+    identities = tuple(
+        _identity(one, task.driver)
+        for one in task_identities(task)
+        # Without either a token is of no use to the task.
+        if one.name not in identities_left_out and (one.block.env or one.block.file)
+    )
     templates = tuple(
         _template(one, at, task.driver, each_start=renders_again)
         for at, one in enumerate(task.templates)
         if at not in left_out
     )
-    return tuple(_artifact(one, at) for at, one in enumerate(task.artifacts)) + templates
+    artifacts = tuple(_artifact(one, at) for at, one in enumerate(task.artifacts))
+    return identities + artifacts + templates
 
 
 def templates_left_out(accepted: Iterable[str], path: str, count: int) -> frozenset[int]:
@@ -72,6 +92,27 @@ def templates_left_out(accepted: Iterable[str], path: str, count: int) -> frozen
     if here in paths:
         return frozenset(range(count))
     return frozenset(at for at in range(count) if f"{here}[{at}]" in paths)
+
+
+def _identity(one: DeclaredIdentity, driver: str) -> ResolvedInput:
+    block = one.block
+    spec = IdentityInput(
+        identity=one.name,
+        env=block.env,
+        file=identity_file(one.name, block),
+        ttl_ns=block.ttl_ns,
+        driver=driver,
+    )
+    action = ChangeAction(mode=block.change_mode or "noop", signal=block.change_signal)
+    return ResolvedInput(
+        name=f"{IDENTITY}[{one.name}]",
+        kind=IDENTITY,
+        spec=msgspec.Raw(msgspec.json.encode(spec)),
+        verbatim=("identity",),
+        # The token is kept by the agent's process alone.
+        in_memory=True,
+        on_change=action if block.ttl_ns else None,
+    )
 
 
 def _artifact(one: Artifact, at: int) -> ResolvedInput:

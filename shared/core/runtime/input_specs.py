@@ -72,6 +72,8 @@ class IdentityInput(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
     #: how long a token is worth something; 0: as long as the allocation lives.
     ttl_ns: int = 0
+    #: of the task: it decides whose the file is, and under which names the task sees its directories.
+    driver: str = ""
 
 
 class SecretInput(msgspec.Struct, frozen=True, kw_only=True):

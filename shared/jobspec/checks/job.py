@@ -10,6 +10,7 @@ from shared.jobspec.checks.artifacts import check_artifacts
 from shared.jobspec.checks.error_list import DURATION_NS_MAX, JOB_COUNT_MAX, ErrorList
 from shared.jobspec.checks.gates import check_gates
 from shared.jobspec.checks.identifiers import id_error, name_error
+from shared.jobspec.checks.identities import check_identities
 from shared.jobspec.checks.launches import check_launches
 from shared.jobspec.checks.lifecycle import check_lifecycle
 from shared.jobspec.checks.placement import check_placement
@@ -160,6 +161,8 @@ def _task(faults: ErrorList, task: TaskSpec, path: str) -> None:
             faults.add(f"{path}.Config.{where}", text)
     check_resources(faults, task.resources, path)
     check_artifacts(faults, task, path)
+    if task.identity is not None or task.identities:
+        check_identities(faults, task, path)
     if task.kill_signal and (text := signal_error(task.kill_signal)):
         faults.add(f"{path}.KillSignal", text)
     faults.within_span(path, ".KillTimeout", task.kill_timeout_ns, (0, DURATION_NS_MAX))

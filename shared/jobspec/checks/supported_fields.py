@@ -30,7 +30,7 @@ from shared.jobspec.nomad.policies import (
     Scaling,
     UpdateStrategy,
 )
-from shared.jobspec.nomad.services import Check, Service
+from shared.jobspec.nomad.services import Check, Service, WorkloadIdentity
 from shared.jobspec.nomad.tasks import TemplateBlock
 
 #: Struct -> JSON names of the fields that are acted on.
@@ -56,7 +56,7 @@ SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
             *("Name", "Driver", "Config", "Env", "Meta", "Resources", "Constraints", "Services"),
             *("RestartPolicy", "KillTimeout", "User", "Leader", "KillSignal", "Affinities"),
             *("LogConfig", "Lifecycle", "ShutdownDelay", "DispatchPayload"),
-            *("Artifacts", "VolumeMounts", "Templates"),
+            *("Artifacts", "VolumeMounts", "Templates", "Identity", "Identities"),
         )
     ),
     VolumeRequest: frozenset(("Name", "Type", "Source", "ReadOnly")),
@@ -107,6 +107,12 @@ SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
             *("SourcePath", "DestPath", "EmbeddedTmpl", "ChangeMode", "ChangeSignal"),
             *("ChangeScript", "Once", "Splay", "Perms", "Uid", "Gid", "LeftDelim", "RightDelim"),
             *("Envvars", "Wait", "ErrMissingKey"),
+        )
+    ),
+    WorkloadIdentity: frozenset(
+        (
+            *("Name", "Audience", "ChangeMode", "ChangeSignal", "Env", "File", "Filepath"),
+            "TTL",
         )
     ),
     RestartBlock: frozenset(("Attempts", "Interval", "Delay", "Mode", "RenderTemplates")),

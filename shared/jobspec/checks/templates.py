@@ -78,20 +78,20 @@ def _places(faults: ErrorList, block: TemplateBlock, path: str, seen: set[str]) 
         faults.add(path, "a template needs data or a source")
     elif block.source and block.data:
         faults.add(f"{path}.SourcePath", "data is set, too; remove one of them")
-    if block.source and _escapes(block.source):
+    if block.source and is_outside(block.source):
         faults.add(f"{path}.SourcePath", ESCAPES)
     if not block.destination:
         faults.add(f"{path}.DestPath", "must be set")
-    elif _escapes(block.destination):
+    elif is_outside(block.destination):
         faults.add(f"{path}.DestPath", ESCAPES)
     else:
-        place = _place(block.destination)
+        place = place_in_allocation(block.destination)
         if place in seen:
             faults.add(f"{path}.DestPath", "another template of the task has the same destination")
         seen.add(place)
 
 
-def _place(path: str) -> str:
+def place_in_allocation(path: str) -> str:
     """Write a path from the directory of the allocation: below `task/` or `alloc/`."""
     for name, directory in _DIRECTORIES.items():
         path = path.replace(name, directory)
@@ -99,9 +99,9 @@ def _place(path: str) -> str:
     return posixpath.normpath(own).lstrip("/")
 
 
-def _escapes(path: str) -> bool:
+def is_outside(path: str) -> bool:
     """Return whether a path leaves the directories of its task, as far as it is known."""
-    return "\0" in path or not _place(path).startswith(("task/", "alloc/"))
+    return "\0" in path or not place_in_allocation(path).startswith(("task/", "alloc/"))
 
 
 def _changes(faults: ErrorList, block: TemplateBlock, path: str) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from shared.jobspec.hcl.blocks import ResolvedBlock
 from shared.jobspec.hcl.values import Value, as_text
+from shared.jobspec.identities import DEFAULT_IDENTITY
 from shared.jobspec.nomad.base import JobBlock
 from shared.jobspec.nomad.job import JobSpec, TaskGroup, TaskSpec
 from shared.jobspec.nomad.placement import AffinityBlock, ConstraintBlock, Network
@@ -46,7 +47,7 @@ def complete_block(
     if struct is Network:
         _split_ports(value, path, lines)
     elif struct is TaskSpec:
-        _default_identity(value)
+        _default_identity(value, path, lines)
     elif struct is JobSpec:
         value.setdefault("Name", made.labels[0] if made.labels else value.get("ID", ""))
 
@@ -134,14 +135,21 @@ def _split_ports(network: JsonObject, path: str, lines: dict[str, int]) -> None:
         network["DynamicPorts"] = free
 
 
-def _default_identity(task: JsonObject) -> None:
-    """Move the identity without a name to Identity, as in Nomad's JSON."""
+def _default_identity(task: JsonObject, path: str, lines: dict[str, int]) -> None:
+    """Move the identity without a name to Identity, as in Nomad's JSON, with its lines."""
     identities = task.get("Identities", [])
-    for one in identities:
-        if one.get("Name", "") in {"", "default"}:
-            task["Identity"] = one
-            rest = [other for other in identities if other is not one]
-            task.pop("Identities")
-            if rest:
-                task["Identities"] = rest
-            return
+    names = [one.get("Name", "") or DEFAULT_IDENTITY for one in identities]
+    if DEFAULT_IDENTITY not in names or "Identity" in task:
+        return
+    first = names.index(DEFAULT_IDENTITY)
+    rest = [*identities[:first], *identities[first + 1 :]]
+    task["Identity"] = identities[first]
+    task.pop("Identities")
+    if rest:
+        task["Identities"] = rest
+    moved: dict[str, int] = {}
+    for at, one in enumerate(identities):
+        place = "Identity" if at == first else f"Identities[{at - (at > first)}]"
+        for name in ("", *(f".{key}" for key in one)):
+            moved[f"{path}.{place}{name}"] = lines.get(f"{path}.Identities[{at}]{name}", 0)
+    lines.update(moved)

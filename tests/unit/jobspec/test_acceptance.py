@@ -264,6 +264,27 @@ HAND: dict[str, tuple[str, str, str]] = {
         "accept",
         "runs",
     ),
+    "identity": (text(task="identity {\n env = true\n file = true\n}"), "accept", "runs"),
+    "identity with a ttl": (
+        text(
+            task='identity {\n name = "vault"\n aud = ["vault.io"]\n ttl = "1h"\n change_mode = "restart"\n}'
+        ),
+        "accept",
+        "runs",
+    ),
+    "default identity with a ttl": (text(task='identity {\n ttl = "1h"\n}'), "refuse", "refused"),
+    "identity with a label": (text(task='identity "x" {}'), "refuse", "refused"),
+    "two default identities": (text(task="identity {}\n identity {}"), "refuse", "refused"),
+    "identity with claims of its own": (
+        text(task='identity {\n name = "x"\n extra_claims = ["y"]\n}'),
+        "accept",
+        "unbuilt",
+    ),
+    "identity of a service": (
+        text(group='service {\n name = "x"\n provider = "nomad"\n identity { aud = ["x"] }\n}'),
+        "accept",
+        "unbuilt",
+    ),
     "artifact": (text(task='artifact { source = "https://example.com/x" }'), "accept", "runs"),
     "artifact from git": (
         text(task='artifact { source = "git::https://example.com/x.git" }'),

@@ -169,6 +169,11 @@ class ExecDriver(ProcessDriver):
         """Return the directories as a task sees them."""
         return self._shape.variables(places)
 
+    def owner(self, user: str) -> tuple[int, int]:
+        """Return uid and gid of a task."""
+        found = self._user(user)
+        return (found.uid, found.gid) if "user" in self.found.works else (-1, -1)
+
     async def stats(self, handle: ProcessRun) -> TaskUsage:
         """Processor time and memory of the task's group, else of its own process."""
         if self.groups is None:

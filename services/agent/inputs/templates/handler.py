@@ -35,6 +35,7 @@ from services.agent.inputs.templates.renderer import Renderer
 from services.agent.inputs.templates.service_directory import ServiceSource
 from services.agent.inputs.templates.settings import EVENT, TemplateSettings
 from services.agent.inputs.templates.variable_directory import VariableReader, VariableSource
+from services.agent.inputs.thread_writes import write_in_thread
 from services.agent.safe_open import is_swapped, open_below, open_regular, replace_below
 from shared.core.runtime.agent_messages import TaskInput
 from shared.core.runtime.input_specs import TEMPLATE, TemplateInput
@@ -45,8 +46,6 @@ FILE_BYTES_MAX = 4 << 20
 RENDER_S = 60.0
 #: A later rendering that failed for what may pass is tried again after so long, doubled each time.
 RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 60.0
-#: A file that is being written when its template is not wanted any more is awaited so long.
-_WRITE_S = 5.0
 
 #: (driver, directories of the node) -> the same directories as the task sees them.
 TaskView = Callable[[str, TaskDirs], Mapping[str, str]]
@@ -231,7 +230,7 @@ class TemplateHandler:
                     return answer
                 digest = sha256(_content(answer)).digest()
                 if answer.timeless is None or digest != made.digest:
-                    await _written(
+                    await write_in_thread(
                         partial(
                             replace_below,
                             self._top,
@@ -331,17 +330,6 @@ class TemplateHandler:
 def _content(answer: RenderAnswer) -> bytes:
     """Return what the digest of a rendering is taken of: a time alone is no change."""
     return answer.text if answer.timeless is None else answer.timeless
-
-
-async def _written(write: Callable[[], object]) -> None:
-    """Write in a thread, which is not left behind: a file that is written later would undo what came after it."""
-    work = asyncio.get_running_loop().run_in_executor(None, write)
-    work.add_done_callback(asyncio.Future.exception)
-    try:
-        await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait({work}, timeout=_WRITE_S)
-        raise
 
 
 def _owner(spec: TemplateInput) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Says which data the templates of a run wait for: after a while, and again when it is other data."""
+"""Says which data the inputs of a run wait for: after a while, and again when it is other data."""
 
 import asyncio
 
@@ -22,9 +22,11 @@ class _WaitingRun:
 
 
 class MissingData:
-    """What is waited for on one agent."""
+    """What inputs of one kind wait for on one agent. `kind`: of the events; `why`: ends their texts."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str = EVENT, why: str = "") -> None:
+        self._kind = kind
+        self._why = why
         self._runs: dict[tuple[str, str], _WaitingRun] = {}
 
     def note(self, about: InputContext, name: str, missing: tuple[str, ...]) -> None:
@@ -52,7 +54,7 @@ class MissingData:
         text = missing_text({one for names in run.missing.values() for one in names})
         if text != run.told:
             run.told = text
-            about.note(EVENT, text)
+            about.note(self._kind, text + self._why)
 
 
 def missing_text(names: set[str]) -> str:

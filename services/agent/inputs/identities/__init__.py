@@ -1,0 +1,1 @@
+"""Identities of tasks: signed tokens that the keeper gives to a node for what it runs."""
