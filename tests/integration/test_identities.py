@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 import pytest_asyncio
 
+from services.agent.drivers.exec.settings import ExecSettings, TaskUser
 from services.agent.executor.alloc_dirs import AllocDirs
 from services.agent.inputs.identities import handler as identity_handler
 from services.agent.inputs.identities.handler import IdentityHandler
@@ -24,9 +26,11 @@ from shared.core.state.ids import alloc_id
 from tests.bounds import level
 from tests.fixed_tokens import FixedTokens
 from tests.integration.agent_node import job, projection, sh
+from tests.integration.exec_node import NEEDED, need
 from tests.integration.followed_node import ALLOC, FollowedNode
 from tests.integration.test_agent_adoption import started_and_orphaned
 from tests.integration.test_agent_directories import node_at
+from tests.integration.test_exec_agent import drivers, shell
 
 pytestmark = pytest.mark.asyncio
 HOUR_NS = 3600 * 10**9
@@ -55,11 +59,16 @@ def with_text(top: Path, text: bytes) -> set[str]:
     return {one.name for one in files if text in one.read_bytes()}
 
 
+def command_lines() -> str:
+    """The arguments of all processes."""
+    return "".join(" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"]))
+
+
 # ---- a whole agent ----
 
 
-async def test_a_task_finds_its_tokens(tmp_path: Path) -> None:
-    """The default one and a named one, in its file with mode 0600 and in its variable; in no other text."""
+async def test_a_task_finds_its_tokens(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The default one and a named one, in its file with mode 0600 and in its variable; in no other text (A6)."""
     script = f'echo "$NOMAD_TOKEN $NOMAD_TOKEN_vault $(cat secrets/nomad_token local/v)" > {ORDER}; sleep 300'
     named = {**VAULT, "Env": True, "File": True, "Filepath": "local/v"}
     both = {"Identity": {"Env": True, "File": True}, "Identities": [named]}
@@ -76,6 +85,26 @@ async def test_a_task_finds_its_tokens(tmp_path: Path) -> None:
         assert "token." not in shown
         assert with_text(tmp_path, b"token.default.") == {"order", "nomad_token"}
         assert with_text(tmp_path, b"token.vault.") == {"order", "v"}
+        assert "token.default." not in command_lines()
+    said = capfd.readouterr()
+    assert "task.started" in said.out and "token." not in said.out + said.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+async def test_a_task_of_another_user_reads_its_token(tmp_path: Path) -> None:
+    """Driver exec: the file belongs to the task's user, and stands where the task sees its secrets."""
+    need(*NEEDED)
+    for path in (tmp_path, *tmp_path.parents[:2]):
+        path.chmod(0o755)
+    script = 'cat "$NOMAD_SECRETS_DIR/nomad_token" && stat -c " %u %a" "$NOMAD_SECRETS_DIR/nomad_token"; sleep 300'
+    spec = job(shell(script, Identity={"File": True}))
+    more = drivers(ExecSettings())
+    async with node_at(tmp_path, spec, tokens=FixedTokens(), more=more) as node:
+        node.hear(projection(5, 1))
+        await level(lambda: node.output().endswith("600\n"), lambda: node.states)
+        user = ExecSettings().user_of("")
+        assert isinstance(user, TaskUser) and user.uid != os.geteuid()
+        assert node.output() == f"token.default.1 {user.uid} 600\n"
 
 
 @pytest.mark.parametrize("mode", ["restart", "signal", "noop"])
@@ -246,6 +275,17 @@ async def test_no_link_leads_a_token_out(node: IdentityNode, tmp_path: Path) -> 
     node.prepare(identity(file="../../x"), run=4)
     failed = await node.answer(4)
     assert isinstance(failed, TaskPrepareFailed) and "leaves" in failed.reason
+
+
+async def test_a_file_that_cannot_be_written_fails_the_start(node: IdentityNode) -> None:
+    """S65: of a named identity, too; a directory in its place stays there, so that it is final."""
+    await node.prepared(identity())
+    node.secret("taken").mkdir()
+    node.prepare(identity(file="secrets/taken"), run=2)
+    failed = await node.answer(2)
+    assert isinstance(failed, TaskPrepareFailed)
+    assert (failed.kind, failed.recoverable) == ("Task hook failed", False)
+    assert "secrets/taken" in failed.reason and names(node.secret("taken")) == []
 
 
 async def test_each_identity_is_renewed_in_its_own_time(node: IdentityNode) -> None:
