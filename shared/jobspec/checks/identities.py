@@ -1,6 +1,7 @@
 """Validation of the identities of tasks. Source: Nomad workload_id.go, Validate and Warnings.
 
-Beyond Nomad: names are unique, tokens have files of their own, and a ttl is at least a second, as `exp` counts them.
+Beyond Nomad: names are unique, `Identity` is the default one, tokens have files of their own, and a ttl is at least a
+second, as `exp` counts them.
 """
 
 import re
@@ -36,7 +37,9 @@ def check_identities(faults: ErrorList, task: TaskSpec, path: str) -> None:
     taken = {place_in_allocation(one.destination) for one in task.templates}
     for one in found:
         here = f"{path}.{one.path}"
-        if not _NAME.fullmatch(one.name):
+        if one.path == "Identity" and one.name != DEFAULT_IDENTITY:
+            faults.add(f"{here}.Name", "is the default identity's; others stand in Identities")
+        elif not _NAME.fullmatch(one.name):
             text = f"must be 1 to 128 letters, digits, - and _, was {one.name[:140]!r}"
             faults.add(f"{here}.Name", text)
         elif one.name in names:

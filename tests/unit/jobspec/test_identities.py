@@ -87,6 +87,8 @@ def test_names_and_files_are_unique() -> None:
     assert twice == {"Identities[1].Name": "another identity of the task is named 'vault'"}
     twice = errors({}, identity=WorkloadIdentity(name="default"))
     assert list(twice) == ["Identities[0].Name"]
+    misplaced = errors(identity=WorkloadIdentity(**VAULT))
+    assert misplaced == {"Identity.Name": "is the default identity's; others stand in Identities"}
     one, other = {**VAULT, "file": True}, {**VAULT, "name": "b", "file": True}
     assert errors(one, other) == {}
     same = errors(one, {**other, "filepath": "local/../secrets/nomad_vault.jwt"})
