@@ -51,6 +51,8 @@ from services.agent.inputs.artifacts.settings import artifact_settings, bus_host
 from services.agent.inputs.identities.handler import IdentityHandler, task_owner
 from services.agent.inputs.identities.keeper_tokens import KeeperTokens
 from services.agent.inputs.input_handler import InputHandler
+from services.agent.inputs.secrets.handler import SecretHandler
+from services.agent.inputs.secrets.plugins import SecretPlugins
 from services.agent.inputs.templates.handler import TemplateHandler, task_view
 from services.agent.inputs.templates.service_directory import ServiceDirectory
 from services.agent.inputs.templates.settings import TemplateSettings, template_settings
@@ -116,6 +118,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     host_networks: str = ""
     #: directories of the node that tasks may mount by name: `data=/srv/data,models=/srv/models:ro`.
     host_volumes: str = ""
+    #: folder of programs that fetch secrets; empty: there are none.
+    secret_plugins: str = ""
     #: JSON or TOML file with what else the node offers.
     pools: str = ""
     #: for tests: simulated devices, `vendor/type/model:count`.
@@ -187,13 +191,16 @@ def _input_handlers(
     bus_url: str,
     *,
     data: ClusterData,
+    plugins: SecretPlugins,
 ) -> dict[str, InputHandler]:
     artifacts = artifact_settings(os.environ)
     templates = TemplateHandler(
         home.top, task_view(drivers), templated, data.services, variables=data.variables
     )
     identities = IdentityHandler(data.tokens, task_view(drivers), task_owner(drivers))
-    handlers: dict[str, InputHandler] = {one.kind: one for one in (identities, templates)}
+    secrets = SecretHandler(plugins, variables=data.variables)
+    made = (identities, secrets, templates)
+    handlers: dict[str, InputHandler] = {one.kind: one for one in made}
     if find_spec("urllib3") is None:
         log.info("inputs.skipped", kind=ARTIFACT, reason=missing_extra("urllib3"))
         return handlers
@@ -272,7 +279,7 @@ def _finder(
     directories: AllocDirs,
     drivers: Mapping[str, Driver],
     *,
-    offers: Sequence[HostVolumes | TemplateSettings],
+    offers: Sequence[HostVolumes | SecretPlugins | TemplateSettings],
 ) -> FingerprintRefresher:
     reserved = HostReserved(
         cpu_mhz=own.reserved_cpu_mhz,
@@ -401,8 +408,11 @@ def main() -> int:
         end_orphans(home, _groups(drivers, home))
         directories = AllocDirs(home.top, memory=own.secrets_memory)
         templated, data = template_settings(os.environ), ClusterData(own.node_id)
-        handlers = _input_handlers(home, drivers, templated, settings.nats_url, data=data)
-        finder = _finder(own, home, directories, drivers, offers=(volumes, templated))
+        plugins = SecretPlugins(own.secret_plugins)
+        handlers = _input_handlers(
+            home, drivers, templated, settings.nats_url, data=data, plugins=plugins
+        )
+        finder = _finder(own, home, directories, drivers, offers=(volumes, templated, plugins))
         spec = finder.find()
         agent, given = _agent(own, home, spec), _given(own, home, spec)
         data.agent = agent

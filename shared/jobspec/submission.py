@@ -20,6 +20,7 @@ from shared.jobspec.checks.error_list import ERRORS_MAX
 from shared.jobspec.checks.identifiers import id_error
 from shared.jobspec.checks.identities import identity_warnings
 from shared.jobspec.checks.job import job_errors
+from shared.jobspec.checks.secrets import secret_warnings
 from shared.jobspec.checks.services import other_providers
 from shared.jobspec.checks.unsupported_fields import (
     ACCEPTED_UNBUILT,
@@ -185,16 +186,20 @@ def read_submission(
     if known is not None:
         return _from_cached(known, names, verb)
     submission = _read_uncached(body, verb, remotes)
-    if not submission.unbuilt and not _is_pattern(submission):
+    if not submission.unbuilt and not _depends_on_names(submission):
         # The text of the others is not what was submitted: it says what is missing.
         memo.put(rest, names, submission)
     return submission
 
 
-def _is_pattern(submission: ParsedSubmission) -> bool:
-    """Tell whether a job has children, whose ids bound the length of its own."""
+def _depends_on_names(submission: ParsedSubmission) -> bool:
+    """Tell whether the id of a job decides if it is valid: children have it, and variables are named after it."""
     job = submission.job
-    return job is not None and (job.periodic is not None or job.parameterized is not None)
+    return job is not None and (
+        job.periodic is not None
+        or job.parameterized is not None
+        or any(task.secrets or task.templates for group in job.groups for task in group.tasks)
+    )
 
 
 def _read_uncached(body: bytes, verb: str, remotes: RemoteDriverMap) -> ParsedSubmission:
@@ -499,6 +504,7 @@ def _warnings(job: JobSpec, unmet: UnmetFields) -> tuple[str, ...]:
             f"services of provider {providers} are served by Caravan, without contact to it"
         )
     parts += identity_warnings(job)
+    parts += secret_warnings(job)
     if unmet.unbuilt:
         names = tuple([one.path for one in unmet.unbuilt])
         parts.append("not built yet, accepted without effect: " + listed(names))

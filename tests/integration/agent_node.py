@@ -30,8 +30,12 @@ from services.agent.executor.data_dir import DataDir
 from services.agent.executor.executor import TaskExecutor
 from services.agent.inputs.identities.handler import IdentityHandler, task_owner
 from services.agent.inputs.identities.keeper_tokens import TokenSource
+from services.agent.inputs.input_handler import InputHandler
+from services.agent.inputs.secrets.handler import SecretHandler
+from services.agent.inputs.secrets.plugins import SecretPlugins
 from services.agent.inputs.templates.handler import TemplateHandler, task_view
 from services.agent.inputs.templates.service_directory import ServiceSource
+from services.agent.inputs.templates.variable_directory import VariableSource
 from services.agent.node_reconciler import AgentLimits
 from services.agent.role import Agent
 from shared.bus.process.settings import configure_logging
@@ -90,6 +94,8 @@ class Node:
         groups: CgroupTree | None = None,
         services: ServiceSource | None = None,
         tokens: TokenSource | None = None,
+        variables: VariableSource | None = None,
+        inputs: Callable[[DataDir], Iterable[InputHandler]] = lambda _home: (),
         **settings: Any,
     ) -> None:
         self.home = DataDir(top, NODE)
@@ -104,16 +110,22 @@ class Node:
         drivers = [self._plain, *more(self.home)]
         self.directories = AllocDirs(top.absolute(), memory=memory)
         by_name = {driver.name: driver for driver in drivers}
-        templates = TemplateHandler(self.home.top, task_view(by_name), services=services)
+        templates = TemplateHandler(
+            self.home.top, task_view(by_name), services=services, variables=variables
+        )
         self.identities = IdentityHandler(
             tokens or FixedTokens(), task_view(by_name), task_owner(by_name)
         )
+        # Beside the data directory, as an operator's folder is.
+        plugins = SecretPlugins(str(top.absolute().parent / "plugins"))
+        secrets = SecretHandler(plugins, variables=variables)
+        handlers: list[InputHandler] = [self.identities, templates, secrets, *inputs(self.home)]
         self.edge = TaskExecutor(
             home=self.home,
             drivers=by_name,
             inject=self.put,
             directories=self.directories,
-            handlers={one.kind: one for one in (self.identities, templates)},
+            handlers={one.kind: one for one in handlers},
         )
         self._performers = {**self.edge.performers(), Ask: self._answer}
         self.agent = Agent(

@@ -11,6 +11,7 @@ import pytest
 
 from services.agent.drivers.driver import StartRefused
 from services.agent.executor.task_command import SAID_CHARS_MAX, ChangeScripts
+from services.agent.inputs.secrets.filled_inputs import Values
 from shared.core.runtime.agent_messages import ChangeScriptEnded, RunChangeScript
 from shared.core.state.ids import alloc_id
 from tests.bounds import WAIT_S, level
@@ -20,6 +21,10 @@ from tests.integration.test_agent_raw_exec import a_node, strangers
 pytestmark = pytest.mark.asyncio
 
 LONG_NS = int(WAIT_S * 1e9)
+
+
+def no_secrets(_alloc_id: str, _task: str) -> Values:
+    return {}
 
 
 def script(*command: str, run: int = 1, timeout_ns: int = LONG_NS) -> RunChangeScript:
@@ -37,7 +42,7 @@ def script(*command: str, run: int = 1, timeout_ns: int = LONG_NS) -> RunChangeS
 async def ended(runs: Any, effect: RunChangeScript) -> ChangeScriptEnded:
     """Run one script by a runner of its own; returns its one answer."""
     told: asyncio.Queue[Any] = asyncio.Queue()
-    scripts = ChangeScripts(told.put_nowait, runs)
+    scripts = ChangeScripts(told.put_nowait, runs, no_secrets)
     scripts.run(effect)
     answer: ChangeScriptEnded = await asyncio.wait_for(told.get(), WAIT_S)
     await scripts.close()
@@ -104,7 +109,7 @@ async def test_a_command_that_begins_too_late_is_ended() -> None:
 
     runs: Any = lambda _: [(Driver(), "h", SimpleNamespace(task="main", number=1))]  # noqa: E731
     told: list[Any] = []
-    scripts = ChangeScripts(told.append, runs)
+    scripts = ChangeScripts(told.append, runs, no_secrets)
     scripts.run(script("x", timeout_ns=0))
     await asyncio.sleep(0)
     timed_out.set()

@@ -22,6 +22,7 @@ from services.agent.drivers.isolation.starter_protocol import (
     encode_arguments,
     encode_environment,
 )
+from services.agent.drivers.launch_secrets import fill_secrets
 from services.agent.drivers.process.driver import (
     DEFAULT_PATH,
     ProcessDriver,
@@ -76,7 +77,9 @@ class RawExecDriver(ProcessDriver):
         env = {name: os.environ[name] for name in INHERITED if name in os.environ}
         inherited = {"PATH": DEFAULT_PATH, **env, **found}
         env = resolve_environment(launch.env, inherited)
-        options, faults = read_raw_exec(interpolate_json(msgspec.json.decode(launch.config), env))
+        config = interpolate_json(msgspec.json.decode(launch.config), env)
+        env = fill_secrets(env, launch)
+        options, faults = read_raw_exec(fill_secrets(config, launch))
         raise_option_faults(self.name, faults)
         check_environment((options.command, *options.args), env)
         run.make_directories()

@@ -25,6 +25,7 @@ from services.agent.drivers.driver import (
     TaskMissing,
     directories_refused,
 )
+from services.agent.drivers.launch_secrets import with_secrets
 from services.agent.executor.alloc_dirs import AllocDirs
 from services.agent.executor.alloc_story import AllocStory
 from services.agent.executor.check_runner import CheckRunner
@@ -36,6 +37,7 @@ from services.agent.executor.task_command import ChangeScripts
 from services.agent.host_volumes import HostVolumes
 from services.agent.inputs.input_handler import InputHandler
 from services.agent.inputs.input_runner import InputRunner, refused
+from services.agent.inputs.secrets.filled_inputs import missing_key
 from services.agent.safe_open import open_below
 from shared.core.runtime.agent_messages import (
     AgentInput,
@@ -110,7 +112,7 @@ class TaskExecutor:
         self._signaled: set[_RunKey] = set()
         self._story = AllocStory(home.journal.entries)
         self._checks = CheckRunner(self._inject, self.runs)
-        self._scripts = ChangeScripts(self._inject, self.runs)
+        self._scripts = ChangeScripts(self._inject, self.runs, self._inputs.known_secrets)
         self.disk = DiskUsageMonitor(self._directories, self._live_allocs, self._inject)
         #: why the last write to the journal failed; nothing starts while it does.
         self._journal_error = ""
@@ -246,6 +248,7 @@ class TaskExecutor:
         self._tell(event)
 
     def _note(self, run: DriverRun, kind: str, text: str) -> None:
+        text = self._inputs.mask(run.alloc_id, run.task, text)
         noted = TaskNoted(key=run.key, task=run.task, run=run.number, kind=kind, message=text)
         self._inject(noted)
 
@@ -279,10 +282,12 @@ class TaskExecutor:
                 launch = self._with_variables(effect)
                 handle = _checked(await driver.start(run, launch))
         except StartRefused as err:
-            self._inject(_failed(effect, str(err), recoverable=err.recoverable))
+            reason = self._inputs.mask(effect.alloc_id, effect.task, str(err))
+            self._inject(_failed(effect, reason, recoverable=err.recoverable))
             return
         except Exception as err:  # noqa: BLE001 - a driver may fail in any way; its task alone pays.
             reason = str(err) if isinstance(err, ValueError) else repr(err)
+            reason = self._inputs.mask(effect.alloc_id, effect.task, reason)
             if isinstance(err, TimeoutError):
                 reason = f"driver did not answer within {DRIVER_TIMEOUT_S:.0f} s"
             elif not isinstance(err, ValueError):
@@ -295,14 +300,18 @@ class TaskExecutor:
         await self._watch(driver, handle, run, effect, adopted=False)
 
     def _with_variables(self, effect: StartTask) -> TaskLaunch:
-        """Resolve volumes, and add the variables that inputs hold. Raises StartRefused."""
+        """Resolve volumes, and add the variables and secrets that inputs hold. Raises StartRefused."""
         launch = self._volumes.resolved(effect.launch)
         try:
-            found = self._inputs.environment(effect)
+            found, secrets = self._inputs.environment(effect), self._inputs.secrets(effect)
         except KeyError as err:
-            text = f"{err.args[0]}: its variables are not prepared in this life of the agent"
+            text = f"{err.args[0]}: its values are not prepared in this life of the agent"
             raise StartRefused(text, recoverable=True) from err
-        return msgspec.structs.replace(launch, env={**launch.env, **found}) if found else launch
+        if text := missing_key([launch.env, msgspec.json.decode(launch.config)], secrets):
+            raise StartRefused(text, recoverable=False)
+        if found:
+            launch = msgspec.structs.replace(launch, env={**launch.env, **found})
+        return with_secrets(launch, secrets)
 
     def _prepare(self, run: DriverRun, effect: StartTask, problem: str) -> None:
         """Make directories, in a thread. Raises StartRefused, at once where its ports are a problem."""
@@ -361,6 +370,9 @@ class TaskExecutor:
         except Exception as err:  # noqa: BLE001 - as above.
             await self._bounded(driver.stop(handle), effect.task)
             end = TaskExit(code=None, reason=f"driver lost track of the task: {err!r}")
+        if end.reason:
+            reason = self._inputs.mask(effect.alloc_id, effect.task, end.reason)
+            end = msgspec.structs.replace(end, reason=reason)
         del self._live[key]
         self._logs.pop(key, None)
         by_itself = key not in self._signaled

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from services.agent.drivers.driver import Driver, DriverRun, ExecSession
+from services.agent.inputs.secrets.filled_inputs import Values, masked, missing_key
 from shared.core.runtime.agent_messages import AgentInput, ChangeScriptEnded, RunChangeScript
+from shared.jobspec.secret_references import fill_references
 
 #: How long a command that is over its time may take to end.
 _CLOSE_S = 5.0
@@ -16,6 +18,8 @@ _OUTPUT_BYTES_MAX = 4 * SAID_CHARS_MAX
 
 #: Finds the runs of an allocation that are alive.
 RunsOf = Callable[[str], list[tuple[Driver, Any, DriverRun]]]
+#: Finds the secrets of a task of an allocation.
+SecretsOf = Callable[[str, str], Values]
 
 
 async def run_command(
@@ -57,9 +61,12 @@ async def _begin(driver: Driver, handle: Any, command: tuple[str, ...]) -> ExecS
 class ChangeScripts:
     """Performs RunChangeScript: each is one asyncio task, which answers once."""
 
-    def __init__(self, tell: Callable[[AgentInput], None], runs: RunsOf) -> None:
+    def __init__(
+        self, tell: Callable[[AgentInput], None], runs: RunsOf, secrets: SecretsOf
+    ) -> None:
         self._tell = tell
         self._runs = runs
+        self._secrets = secrets
         self._work: set[asyncio.Task[None]] = set()
 
     def run(self, effect: RunChangeScript) -> None:
@@ -83,7 +90,7 @@ class ChangeScripts:
         except TimeoutError:
             reason = f"no end within the timeout of {effect.timeout_ns / 1e9:g} s"
         except Exception as err:  # noqa: BLE001 - what a driver does fails its own script alone.
-            reason = str(err) or repr(err)
+            reason = masked(str(err) or repr(err), self._secrets(effect.alloc_id, effect.task))
         ended = ChangeScriptEnded(
             key=effect.key, task=effect.task, run=effect.run, input=effect.input, reason=reason
         )
@@ -97,5 +104,10 @@ class ChangeScripts:
         if found is None:
             return f"task {effect.task!r} is not running"
         driver, handle, _ = found
-        code, said = await run_command(driver, handle, effect.command, output_max=_OUTPUT_BYTES_MAX)
-        return f"exit code {code}: {said[:SAID_CHARS_MAX]}".rstrip(": ") if code else ""
+        secrets = self._secrets(effect.alloc_id, effect.task)
+        if text := missing_key(effect.command, secrets):
+            return text
+        command = tuple(fill_references(effect.command, secrets))
+        code, said = await run_command(driver, handle, command, output_max=_OUTPUT_BYTES_MAX)
+        said = masked(said, secrets)[:SAID_CHARS_MAX]
+        return f"exit code {code}: {said}".rstrip(": ") if code else ""

@@ -15,6 +15,7 @@ from services.agent.backoff import Backoff
 from services.agent.executor.data_dir import DataDir
 from services.agent.inputs.digests import InputDigests
 from services.agent.inputs.input_handler import InputContext, InputHandler, WatchingHandler
+from services.agent.inputs.secrets.filled_inputs import FilledInputs
 from shared.core.runtime.agent_messages import (
     AgentInput,
     InputChanged,
@@ -48,9 +49,14 @@ class FollowedInputs:
     """All that are followed on one agent."""
 
     def __init__(
-        self, home: DataDir, handlers: Mapping[str, InputHandler], digests: InputDigests
+        self,
+        home: DataDir,
+        handlers: Mapping[str, InputHandler],
+        digests: InputDigests,
+        filled: FilledInputs,
     ) -> None:
         self._home = home
+        self._filled = filled
         self._handlers = handlers
         self._digests = digests
         #: allocation -> task.
@@ -168,12 +174,13 @@ class FollowedInputs:
         backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
             try:
-                async for content in handler.watch(about, one):
+                async for content in handler.watch(*await self._filled.fill(about, one)):
                     backoff.reset()
                     task.current[one.name] = self._digests.of(content)
                     self._tell(task, about.task, one.name)
             except Exception as err:  # noqa: BLE001 - a handler may fail in any way; what is in place stays.
-                _log.warning("input.not_followed", input=one.name, task=about.task, error=repr(err))
+                text = self._filled.mask(about.alloc_id, about.task, repr(err))
+                _log.warning("input.not_followed", input=one.name, task=about.task, error=text)
             else:
                 return
             await asyncio.sleep(backoff.take())

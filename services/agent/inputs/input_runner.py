@@ -24,6 +24,7 @@ from services.agent.inputs.input_handler import (
     InputHandler,
 )
 from services.agent.inputs.payload import PayloadHandler
+from services.agent.inputs.secrets.filled_inputs import FilledInputs, ReferenceHandler, Values
 from shared.core.runtime.agent_messages import (
     AgentInput,
     CancelPrepare,
@@ -58,7 +59,8 @@ class InputRunner:
         payload = PayloadHandler()
         self._handlers: dict[str, InputHandler] = {payload.kind: payload, **(handlers or {})}
         self._digests = InputDigests(home.top)
-        self._followed = FollowedInputs(home, self._handlers, self._digests)
+        self._filled = FilledInputs(self._handlers)
+        self._followed = FollowedInputs(home, self._handlers, self._digests, self._filled)
         self._work: dict[_RunKey, asyncio.Task[None]] = {}
         self._is_closing = False
 
@@ -107,12 +109,24 @@ class InputRunner:
                 found |= handler.environment(effect.alloc_id, effect.task, one)
         return found
 
+    def secrets(self, effect: StartTask) -> Values:
+        """Return the values of a run's secrets. Raises KeyError."""
+        return self._filled.values(effect.alloc_id, effect.task, effect.inputs)
+
+    def known_secrets(self, alloc_id: str, task: str) -> Values:
+        """Return the values of a task that are in memory."""
+        return self._filled.values(alloc_id, task, ())
+
+    def mask(self, alloc_id: str, task: str, text: str) -> str:
+        """Put references in the place of a task's secrets in a text."""
+        return self._filled.mask(alloc_id, task, text)
+
     def forget(self, alloc_id: str) -> None:
         """Drop what is kept in memory of an allocation that is over."""
         self._followed.forget(alloc_id)
         handlers: tuple[object, ...] = tuple(self._handlers.values())
         for handler in handlers:
-            if isinstance(handler, EnvironmentHandler):
+            if isinstance(handler, EnvironmentHandler | ReferenceHandler):
                 handler.forget(alloc_id)
 
     async def settle(self) -> None:
@@ -204,20 +218,23 @@ class InputRunner:
             text = f"this agent has no handler for inputs of kind {wanted.kind!r}"
             return InputFailed(text, recoverable=False)
         try:
+            filled, one = await self._filled.fill(about, wanted)
             if handler.timeout_s is None:
                 # What waits for data of others must not hold up the rest.
-                content = await handler.prepare(about, wanted)
+                content = await handler.prepare(filled, one)
             else:
                 async with gate, asyncio.timeout(handler.timeout_s):
-                    content = await handler.prepare(about, wanted)
+                    content = await handler.prepare(filled, one)
         except InputFailed as err:
-            return err
+            return self._filled.shown(about, wanted, err)
         except TimeoutError:
             text = f"not prepared within {handler.timeout_s:.0f} s"
             return InputFailed(text, recoverable=True, kind=handler.event_kind)
         except Exception as err:  # noqa: BLE001 - a handler may fail in any way; its task alone pays.
-            _log.warning("input.failed", input=wanted.name, task=about.task, error=repr(err))
-            return InputFailed(repr(err), recoverable=True, kind=handler.event_kind)
+            failed = InputFailed(repr(err), recoverable=True, kind=handler.event_kind)
+            failed = self._filled.shown(about, wanted, failed)
+            _log.warning("input.failed", input=wanted.name, task=about.task, error=str(failed))
+            return failed
         digest = self._digests.of(content)
         self._followed.prepared(about, wanted, digest)
         return digest

@@ -21,7 +21,7 @@ from shared.core.runtime.agent_messages import (
     TaskLaunch,
     WatchInputs,
 )
-from shared.core.runtime.input_specs import IDENTITY
+from shared.core.runtime.input_specs import IDENTITY, SECRET
 from shared.core.runtime.messages import SetTimer
 from shared.core.splitmix import splitmix64
 
@@ -175,7 +175,8 @@ class InputMonitor:
                 task=name,
                 run=task.run,
                 launch=launch,
-                inputs=tuple(one for one in inputs if one.name in names),
+                # In a life of the agent that did not start the run, what is followed needs their values, too.
+                inputs=tuple(one for one in inputs if one.name in names or one.kind == SECRET),
                 digests={one: task.prepared[one] for one in names if one in task.prepared},
             )
         )

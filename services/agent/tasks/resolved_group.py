@@ -13,16 +13,17 @@ from schemas.base import MIB, Wire
 from schemas.jobs import FINITE_JOB_TYPES
 from services.agent.tasks.resolved_checks import ResolvedCheck, resolve_checks
 from services.agent.tasks.resolved_inputs import (
+    NONE_LEFT_OUT,
+    LeftOutInputs,
     ResolvedInput,
+    inputs_left_out,
     resolve_inputs,
-    templates_left_out,
 )
 from shared.errors import CommandInvalid
 from shared.jobspec.checks.unsupported_fields import ACCEPTED_UNBUILT
 from shared.jobspec.checks.volumes import mount_place
 from shared.jobspec.compile.group_ask import InstanceRanges, task_instance_ranges
 from shared.jobspec.drivers.registry import driver_traits
-from shared.jobspec.identities import identities_left_out
 from shared.jobspec.nomad.defaults import resolve_health, resolve_restart
 from shared.jobspec.nomad.job import JOB_DECODER, JobSpec, TaskGroup, TaskSpec, merged_meta
 from shared.jobspec.nomad.placement import Dns, Network
@@ -289,26 +290,16 @@ class _AcceptedFields(msgspec.Struct):
     paths: tuple[str, ...] = msgspec.field(name=ACCEPTED_UNBUILT, default=())
 
 
-class _LeftOut(NamedTuple):
-    """What a task is not given, because its job was accepted without."""
-
-    templates: frozenset[int] = frozenset()
-    identities: frozenset[str] = frozenset()
-
-
-def _inputs_left_out(spec: bytes, job: JobSpec, group: TaskGroup) -> list[_LeftOut]:
-    """List, for each task, the inputs that the job was accepted without."""
-    if not any(task.templates or task.identity or task.identities for task in group.tasks):
-        return [_LeftOut()] * len(group.tasks)
+def _inputs_left_out(spec: bytes, job: JobSpec, group: TaskGroup) -> list[LeftOutInputs]:
+    """List, for each task, the blocks that the job was accepted without."""
+    has_any = (
+        one.templates or one.secrets or one.identity or one.identities for one in group.tasks
+    )
+    if not any(has_any):
+        return [NONE_LEFT_OUT] * len(group.tasks)
     paths = msgspec.json.decode(spec, type=_AcceptedFields).paths
     top = f"Job.TaskGroups[{job.groups.index(group)}].Tasks"
-    return [
-        _LeftOut(
-            templates_left_out(paths, f"{top}[{at}]", len(task.templates)),
-            identities_left_out(paths, f"{top}[{at}]", task),
-        )
-        for at, task in enumerate(group.tasks)
-    ]
+    return [inputs_left_out(paths, f"{top}[{at}]", task) for at, task in enumerate(group.tasks)]
 
 
 def _renders_again(group: TaskGroup, task: TaskSpec) -> bool:
@@ -323,7 +314,7 @@ def _resolve_task(
     task: TaskSpec,
     *,
     spans: tuple[InstanceRanges, ...],
-    left_out: _LeftOut,
+    left_out: LeftOutInputs,
 ) -> ResolvedTask:
     restart = resolve_restart(job.type, group, task)
     hook = task.lifecycle.hook if task.lifecycle is not None else ""
@@ -352,8 +343,7 @@ def _resolve_task(
         inputs=resolve_inputs(
             task,
             renders_again=_renders_again(group, task),
-            left_out=left_out.templates,
-            identities_left_out=left_out.identities,
+            left_out=left_out,
         ),
         volumes=tuple(
             ResolvedVolume(

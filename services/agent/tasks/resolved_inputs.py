@@ -4,6 +4,7 @@ Decides names and order; services/agent/inputs/ prepares them. Next: `task_input
 """
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,15 +12,22 @@ from schemas.base import Wire
 from shared.core.runtime.input_specs import (
     ARTIFACT,
     IDENTITY,
+    SECRET,
     TEMPLATE,
     ArtifactInput,
     IdentityInput,
+    SecretInput,
     TemplateInput,
 )
 from shared.jobspec.checks.templates import reads_files
-from shared.jobspec.identities import DeclaredIdentity, identity_file, task_identities
+from shared.jobspec.identities import (
+    DeclaredIdentity,
+    identities_left_out,
+    identity_file,
+    task_identities,
+)
 from shared.jobspec.nomad.job import TaskSpec
-from shared.jobspec.nomad.tasks import Artifact, TemplateBlock
+from shared.jobspec.nomad.tasks import Artifact, Secret, TemplateBlock
 
 #: How functions begin whose results change while a task runs.
 LIVE_FUNCTIONS = ("nomadService", "nomadVar")
@@ -58,37 +66,53 @@ class ResolvedInput(Wire, frozen=True, kw_only=True):
     on_change: ChangeAction | None = None
 
 
+class LeftOutInputs(NamedTuple):
+    """Blocks of a task that the submitter does without: identities by name, others by their index."""
+
+    templates: frozenset[int] = frozenset()
+    secrets: frozenset[int] = frozenset()
+    identities: frozenset[str] = frozenset()
+
+
+NONE_LEFT_OUT = LeftOutInputs()
+
+
 def resolve_inputs(
-    task: TaskSpec,
-    *,
-    renders_again: bool = False,
-    left_out: frozenset[int] = frozenset(),
-    identities_left_out: frozenset[str] = frozenset(),
+    task: TaskSpec, *, renders_again: bool = False, left_out: LeftOutInputs = NONE_LEFT_OUT
 ) -> tuple[ResolvedInput, ...]:
     """List the inputs of a task in the order in which they are prepared; the payload is not among them.
 
-    `renders_again`: templates are rendered before each start. `left_out`, `identities_left_out`: templates and
-    identities that the submitter does without.
+    `renders_again`: templates are rendered before each start.
     """
     identities = tuple(
         _identity(one, task.driver)
         for one in task_identities(task)
         # Without either a token is of no use to the task.
-        if one.name not in identities_left_out and (one.block.env or one.block.file)
+        if one.name not in left_out.identities and (one.block.env or one.block.file)
+    )
+    secrets = tuple(
+        _secret(one) for at, one in enumerate(task.secrets) if at not in left_out.secrets
     )
     templates = tuple(
         _template(one, at, task.driver, each_start=renders_again)
         for at, one in enumerate(task.templates)
-        if at not in left_out
+        if at not in left_out.templates
     )
     artifacts = tuple(_artifact(one, at) for at, one in enumerate(task.artifacts))
-    return identities + artifacts + templates
+    return identities + secrets + artifacts + templates
 
 
-def templates_left_out(accepted: Iterable[str], path: str, count: int) -> frozenset[int]:
-    """List the templates of the task at `path` that a job was accepted without, all or some of them."""
-    here = f"{path}.Templates"
+def inputs_left_out(accepted: Iterable[str], path: str, task: TaskSpec) -> LeftOutInputs:
+    """List the blocks of the task at `path` that a job was accepted without, all or some of them."""
     paths = frozenset(accepted)
+    return LeftOutInputs(
+        templates=_left_out(paths, f"{path}.Templates", len(task.templates)),
+        secrets=_left_out(paths, f"{path}.Secrets", len(task.secrets)),
+        identities=identities_left_out(paths, path, task),
+    )
+
+
+def _left_out(paths: frozenset[str], here: str, count: int) -> frozenset[int]:
     if here in paths:
         return frozenset(range(count))
     return frozenset(at for at in range(count) if f"{here}[{at}]" in paths)
@@ -112,6 +136,17 @@ def _identity(one: DeclaredIdentity, driver: str) -> ResolvedInput:
         # The token is kept by the agent's process alone.
         in_memory=True,
         on_change=action if block.ttl_ns else None,
+    )
+
+
+def _secret(one: Secret) -> ResolvedInput:
+    spec = SecretInput(secret=one.name, provider=one.provider, path=one.path, env=one.env)
+    return ResolvedInput(
+        name=f"{SECRET}.{one.name}",
+        kind=SECRET,
+        spec=msgspec.Raw(msgspec.json.encode(spec)),
+        # Its values are kept by the agent's process alone.
+        in_memory=True,
     )
 
 

@@ -25,6 +25,7 @@ from shared.jobspec.checks.resources import (
     check_job_asks,
     check_resources,
 )
+from shared.jobspec.checks.secrets import check_secrets
 from shared.jobspec.checks.services import check_services
 from shared.jobspec.checks.templates import check_templates
 from shared.jobspec.checks.volumes import check_volumes
@@ -67,6 +68,7 @@ def job_errors(job: JobSpec, unbuilt: list[ErrorDetail] | None = None) -> tuple[
         _reschedule(faults, job.reschedule, "Job.Reschedule")
     _groups(faults, job)
     check_templates(faults, job)
+    check_secrets(faults, job)
     if unbuilt is not None:
         unbuilt += faults.unbuilt
     return tuple(faults.found)

@@ -56,7 +56,7 @@ SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
             *("Name", "Driver", "Config", "Env", "Meta", "Resources", "Constraints", "Services"),
             *("RestartPolicy", "KillTimeout", "User", "Leader", "KillSignal", "Affinities"),
             *("LogConfig", "Lifecycle", "ShutdownDelay", "DispatchPayload"),
-            *("Artifacts", "VolumeMounts", "Templates", "Identity", "Identities"),
+            *("Artifacts", "VolumeMounts", "Templates", "Identity", "Identities", "Secrets"),
         )
     ),
     VolumeRequest: frozenset(("Name", "Type", "Source", "ReadOnly")),

@@ -27,7 +27,7 @@ from shared.jobspec.compile.ports import (
     has_networks,
     reserved_port_numbers,
 )
-from shared.jobspec.drivers.switches import needed_switches, template_switches
+from shared.jobspec.drivers.switches import needed_switches, secret_switches, template_switches
 from shared.jobspec.nomad.defaults import (
     RESCHEDULE_DEFAULTS,
     migrate_policy,
@@ -205,6 +205,7 @@ def _switch_constraints(group: TaskGroup) -> tuple[ConstraintBlock, ...]:
         for one in (
             *needed_switches(task.driver, task.config, task.resources.memory_max_mib),
             *template_switches(task.templates),
+            *secret_switches(task.secrets),
         )
     )
 

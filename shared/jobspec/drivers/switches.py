@@ -12,13 +12,16 @@ import msgspec
 
 from shared.jobspec.drivers.docker import LOG_DRIVER_DEFAULT, DockerOptions, read_docker
 from shared.jobspec.drivers.registry import driver_traits
-from shared.jobspec.nomad.tasks import TemplateBlock
+from shared.jobspec.nomad.tasks import Secret, TemplateBlock
 
 DOCKER_PREFIX, EXEC_PREFIX = "CARAVAN_DOCKER_", "CARAVAN_EXEC_"
 TEMPLATE_DENYLIST = "CARAVAN_AGENT_TEMPLATE_FUNCTION_DENYLIST"
 #: Of the functions that Nomad denies by default the one that exists here, so that an operator can allow it.
 EXECUTE_TEMPLATE, EXECUTE_ATTRIBUTE = "executeTemplate", "template.execute_template"
 DENIED_BY_DEFAULT = (EXECUTE_TEMPLATE, "plugin", "writeToFile")
+SECRET_PLUGINS = "CARAVAN_AGENT_SECRET_PLUGINS"
+#: Providers of secrets that every node has, or none yet.
+BUILT_IN_PROVIDERS = frozenset(("nomad", "vault"))
 _UNLIMITED = -1
 
 
@@ -81,6 +84,17 @@ def template_switches(blocks: Iterable[TemplateBlock]) -> tuple[NodeSwitch, ...]
     if not any(EXECUTE_TEMPLATE in one.data for one in blocks):
         return ()
     return (NodeSwitch(EXECUTE_TEMPLATE, EXECUTE_ATTRIBUTE, TEMPLATE_DENYLIST),)
+
+
+def provider_attribute(name: str) -> str:
+    """Name the attribute of a node that has this program for secrets."""
+    return f"plugins.secrets.{name}"
+
+
+def secret_switches(blocks: Iterable[Secret]) -> tuple[NodeSwitch, ...]:
+    """List the programs that secrets need."""
+    names = sorted({one.provider for one in blocks if not one.has_references} - BUILT_IN_PROVIDERS)
+    return tuple(NodeSwitch(name, provider_attribute(name), SECRET_PLUGINS) for name in names)
 
 
 def needed_switches(

@@ -8,6 +8,7 @@ from msgspec import field
 
 from schemas.base import SECOND_NS
 from shared.jobspec.nomad.base import EMPTY_OBJECT, JobBlock
+from shared.jobspec.secret_references import find_references
 
 
 class Lifecycle(JobBlock, frozen=True, kw_only=True):
@@ -142,6 +143,11 @@ class Secret(JobBlock, frozen=True, kw_only=True):
     path: str = field(name="Path", default="")
     config: msgspec.Raw = field(name="Config", default=EMPTY_OBJECT)
     env: dict[str, str] = field(name="Env", default_factory=dict)
+
+    @property
+    def has_references(self) -> bool:
+        """Whether it refers to other secrets, which is not built."""
+        return next(find_references([self.path, self.env]), None) is not None
 
 
 class Action(JobBlock, frozen=True, kw_only=True):

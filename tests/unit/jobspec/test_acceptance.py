@@ -297,6 +297,37 @@ HAND: dict[str, tuple[str, str, str]] = {
         "refused",
     ),
     "vault": (text(task="vault {}"), "accept", "unbuilt"),
+    "secret": (
+        text(task='secret "s" {\n provider = "nomad"\n path = "nomad/jobs/a"\n}'),
+        "accept",
+        "runs",
+    ),
+    "secret of a program": (
+        text(task='secret "s" {\n provider = "x"\n path = "p"\n env {\n A = "b"\n}\n}'),
+        "accept",
+        "runs",
+    ),
+    "secret of vault": (
+        text(task='secret "s" {\n provider = "vault"\n path = "p"\n}'),
+        "accept",
+        "unbuilt",
+    ),
+    "secret with env of nomad": (
+        text(task='secret "s" {\n provider = "nomad"\n path = "p"\n env {\n A = "b"\n}\n}'),
+        "refuse",
+        "refused",
+    ),
+    "secret of another job": (
+        text(task='secret "s" {\n provider = "nomad"\n path = "nomad/jobs/b"\n}'),
+        "accept",
+        "refused",
+    ),
+    "secret without a provider": (
+        text(task='secret "s" {\n path = "p"\n}'),
+        "refuse",
+        "refused",
+    ),
+    "reference to no secret": (text(task='env {\n A = "$${secret.x.k}"\n}'), "accept", "refused"),
     "namespace": (text(job='namespace = "prod"'), "accept", "unbuilt"),
     "mbits": (text(group="network { mbits = 10 }"), "accept", "runs"),
     # Nomad takes these; docs/fidelity.md says why they are refused here.

@@ -12,12 +12,14 @@ from services.agent.drivers.docker.mounts import MountPins, MountSources
 from services.agent.drivers.docker.run_record import container_exit, ended_before_boot
 from services.agent.drivers.docker.settings import PREFIX, DockerSettings, docker_settings
 from services.agent.drivers.driver import DriverRun, StartRefused
+from services.agent.drivers.launch_secrets import with_secrets
 from services.agent.executor.data_dir import TaskDirs
 from shared.core.runtime.agent_messages import TaskLaunch
 from shared.errors import ConfigInvalid
 from shared.jobspec.drivers.docker import OPTIONS, REFUSED_OPTIONS, read_docker
 from shared.jobspec.drivers.options import HINTS_MAX
 from shared.jobspec.files.load import load_file
+from shared.jobspec.secret_references import SecretReference
 
 PAGE = Path(__file__).parents[3] / "docs" / "drivers.md"
 
@@ -163,6 +165,19 @@ def test_what_is_wrong_is_refused_on_the_node_too() -> None:
     launch = TaskLaunch(config=msgspec.Raw(msgspec.json.encode(config)), env={"CAP": "SYS_ADMIN"})
     with pytest.raises(StartRefused, match="SYS_ADMIN"):
         container_spec("n", launch)
+
+
+def test_labels_get_no_secrets() -> None:
+    """Other options do; variables when all other references are resolved, those of the image too."""
+    secret = "${secret.db.k}"
+    config = {"image": f"i:{secret}", "labels": {"a": "${P}"}, "args": [secret, "${P}"]}
+    launch = with_secrets(
+        TaskLaunch(config=msgspec.Raw(msgspec.json.encode(config)), env={"P": secret}),
+        {SecretReference("db", "k"): "v${P}"},
+    )
+    plan = container_spec("n", launch)
+    assert (plan.options.image, plan.options.args) == ("i:v${P}", ("v${P}", "v${P}"))
+    assert (plan.options.labels, plan.env["P"]) == ({"a": secret}, secret)
 
 
 def test_how_an_end_is_read() -> None:

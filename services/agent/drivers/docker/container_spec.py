@@ -17,6 +17,7 @@ from services.agent.drivers.docker.mounts import (
 )
 from services.agent.drivers.docker.settings import DockerSettings
 from services.agent.drivers.driver import DriverRun, StartRefused, raise_option_faults
+from services.agent.drivers.launch_secrets import fill_secrets
 from services.agent.tasks.environment import interpolate, interpolate_json
 from services.agent.tasks.task_resources import env_name
 from shared.core.runtime.agent_messages import TaskLaunch, VolumeBind
@@ -68,9 +69,15 @@ def container_spec(name: str, launch: TaskLaunch) -> ContainerSpec:
     inside_ports = {f"NOMAD_PORT_{env_name(label)}": str(inside) for label, inside in ports.items()}
     values = {**inherited, **launch.env, **inside_ports}
     env = {name: _resolved(name, values) for name in values}
-    options, faults = read_docker(interpolate_json(config, env))
+    options, faults = read_docker(_filled(interpolate_json(config, env), launch))
     raise_option_faults("docker", faults)
     return ContainerSpec(name=name, options=options, env=env)
+
+
+def _filled(config: Any, launch: TaskLaunch) -> Any:
+    """Fill in secrets, but not in labels: everybody who may ask the engine reads them."""
+    labels = {"labels": config["labels"]} if "labels" in config else {}
+    return {**fill_secrets(config, launch), **labels}
 
 
 def _resolved(name: str, values: dict[str, str]) -> str:

@@ -29,6 +29,7 @@ from services.agent.drivers.isolation.starter_protocol import (
     encode_arguments,
     encode_environment,
 )
+from services.agent.drivers.launch_secrets import fill_secrets
 from services.agent.drivers.process.driver import ProcessDriver, check_environment
 from services.agent.drivers.process.run_record import ProcessRun, group_name
 from services.agent.drivers.process.starter_client import StarterClient, probe_isolation
@@ -123,6 +124,7 @@ class ExecDriver(ProcessDriver):
         env = self._shape.environment(run, launch, user)
         view = self._shape.variables(run.places)
         texts = interpolate_json([*command, getattr(options, "work_dir", "")], {**env, **view})
+        env, texts = fill_secrets(env, launch), fill_secrets(texts, launch)
         check_environment(texts, env)
         groups = self._shape.groups_of(run, launch, self.groups)
         jail = self._shape.jail(run, options, launch.network, user=user, groups=groups)

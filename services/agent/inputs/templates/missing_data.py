@@ -4,7 +4,7 @@ import asyncio
 
 from services.agent.inputs.input_handler import InputContext
 
-#: Nomad's word.
+#: Nomad's word, of templates.
 EVENT = "Template"
 #: Data that is there sooner is nothing to say.
 TELL_AFTER_S = 3.0

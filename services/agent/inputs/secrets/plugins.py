@@ -1,0 +1,177 @@
+"""Programs of the node's operator that fetch secrets: which there are, and a call of one.
+
+A program is called as Nomad calls its secrets plugins: `PROGRAM fetch PATH`, with the answer as JSON on its standard
+output. It runs as the agent's user, so no other user may be able to change it or its folder. What it prints on its
+error output is dropped: it may hold anything.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from services.agent.safe_open import HANDLE, open_below
+from shared.errors import ConfigInvalid
+from shared.jobspec.checks.secrets import variable_error
+from shared.jobspec.drivers.switches import SECRET_PLUGINS, provider_attribute
+
+#: Of an answer.
+ANSWER_BYTES_MAX = 64 * 1024
+#: A program gets so long; then SIGTERM, and so long until SIGKILL.
+FETCH_S, END_S = 60.0, 2.0
+_REASON_CHARS_MAX = 300
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+class PluginFailed(Exception):
+    """A program cannot be run, or did not give a secret. Not `recoverable`: another try would fail the same way."""
+
+    def __init__(self, reason: str, *, recoverable: bool = True) -> None:
+        super().__init__(reason)
+        self.recoverable = recoverable
+
+
+class _Answer(msgspec.Struct):
+    result: dict[str, str] | None = None
+    error: str | None = None
+
+
+class SecretPlugins:
+    """The programs in one folder; an empty text: there is none."""
+
+    def __init__(self, folder: str) -> None:
+        if folder and not Path(folder).is_absolute():
+            raise ConfigInvalid(f"{SECRET_PLUGINS} is {folder!r}, it must be an absolute path")
+        self._folder = folder
+
+    def attributes(self) -> dict[str, str]:
+        """Node attributes: the programs that may be run."""
+        found: dict[str, str] = {}
+        if self._folder:
+            with contextlib.suppress(OSError):
+                for name in sorted(os.listdir(self._folder)):
+                    with contextlib.suppress(PluginFailed):
+                        self._check(name)
+                        found[provider_attribute(name)] = "1"
+        return found
+
+    async def fetch(self, name: str, path: str, env: Mapping[str, str]) -> dict[str, str]:
+        """Have a program fetch a secret. Raises PluginFailed; a call that is cancelled ends the program."""
+        program = await asyncio.to_thread(self._check, name)
+        for one in env:
+            if text := variable_error(one):
+                raise PluginFailed(f"variable {text}", recoverable=False)
+        given = {"PATH": _PATH, **env, "CPI_OPERATION": "fetch"}
+        try:
+            child = await asyncio.create_subprocess_exec(
+                program,
+                "fetch",
+                path,
+                env=given,
+                cwd="/",
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as err:
+            text = getattr(err, "strerror", "") or "its path or a variable cannot be passed on"
+            raise PluginFailed(f"program {name} cannot be run: {text}") from None
+        try:
+            async with asyncio.timeout(FETCH_S):
+                said = await _read(child, name)
+                code = await child.wait()
+        except TimeoutError:
+            raise PluginFailed(f"program {name} gave no answer within {FETCH_S:g} s") from None
+        finally:
+            await _end(child)
+        return _result(name, said, code)
+
+    def _check(self, name: str) -> str:
+        """Return the path of a program that may be run. Raises PluginFailed."""
+        if not self._folder:
+            text = f"this node has no programs for secrets ({SECRET_PLUGINS} is not set)"
+            raise PluginFailed(text, recoverable=False)
+        path = f"{self._folder.rstrip('/')}/{name}"
+        try:
+            _check_owner(self._folder, "", os.stat(self._folder))
+            fd = open_below(self._folder, name, flags=HANDLE)
+            try:
+                found = os.fstat(fd)
+            finally:
+                os.close(fd)
+        except OSError as err:
+            text = f"program {name} is not in the folder of {SECRET_PLUGINS}: {err.strerror or err}"
+            raise PluginFailed(text, recoverable=False) from None
+        if not stat.S_ISREG(found.st_mode):
+            kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a regular file"
+            raise PluginFailed(f"program {name} is {kind}", recoverable=False)
+        _check_owner(path, name, found)
+        if not found.st_mode & 0o111:
+            raise PluginFailed(f"program {name} is not executable", recoverable=False)
+        return path
+
+
+def _check_owner(path: str, name: str, found: os.stat_result) -> None:
+    what = f"program {name}" if name else f"the folder {path}"
+    if found.st_uid not in (0, os.geteuid()):
+        text = f"{what} belongs to another user than root and the agent's"
+        raise PluginFailed(text, recoverable=False)
+    if found.st_mode & 0o022:
+        raise PluginFailed(f"{what} can be changed by other users", recoverable=False)
+
+
+async def _read(child: asyncio.subprocess.Process, name: str) -> bytes:
+    assert child.stdout is not None
+    said = b""
+    while part := await child.stdout.read(ANSWER_BYTES_MAX + 1):
+        said += part
+        if len(said) > ANSWER_BYTES_MAX:
+            text = f"program {name} gave more than {ANSWER_BYTES_MAX} bytes"
+            raise PluginFailed(text, recoverable=False)
+    return said
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    """End a program, and what it started."""
+    if child.returncode is None:
+        _signal(child.pid, signal.SIGTERM)
+        try:
+            async with asyncio.timeout(END_S):
+                await child.wait()
+        except TimeoutError:
+            pass
+        finally:
+            _signal(child.pid, signal.SIGKILL)
+        await child.wait()
+    else:
+        _signal(child.pid, signal.SIGKILL)
+
+
+def _signal(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _result(name: str, said: bytes, code: int) -> dict[str, str]:
+    """Read an answer. Raises PluginFailed; its text holds nothing of an answer but what the program calls the error."""
+    try:
+        found = msgspec.json.decode(said, type=_Answer)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        if code:
+            raise PluginFailed(f"program {name} ended with {code}") from None
+        text = f'program {name} gave no JSON of the form {{"result": {{"KEY": "VALUE"}}}}'
+        raise PluginFailed(text) from None
+    if found.error:
+        words = " ".join(found.error.split())[:_REASON_CHARS_MAX]
+        raise PluginFailed(f"program {name}: {words}")
+    if code:
+        raise PluginFailed(f"program {name} ended with {code}")
+    if not found.result:
+        raise PluginFailed(f"program {name} gave neither a result nor an error")
+    return found.result
