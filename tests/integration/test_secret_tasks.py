@@ -174,6 +174,14 @@ async def test_a_template_of_an_adopted_task_is_rendered_with_its_secrets(top: P
     [
         ({"Env": {"P": "${secret.db.no}"}}, "Driver Failure", "secret db has no key 'no'"),
         (
+            {
+                "Env": {"P": "${secret.db.no}"},
+                "Templates": [{"EmbeddedTmpl": '{{ env "P" }}', "DestPath": "local/x"}],
+            },
+            "Task hook failed",
+            "template[0]: secret db has no key 'no'",
+        ),
+        (
             {"Config": {"command": "/none/${secret.db.password}"}},
             "Driver Failure",
             "/none/${secret.db.password}",

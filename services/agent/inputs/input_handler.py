@@ -14,6 +14,8 @@ from shared.errors import CaravanError
 
 #: Nomad's word for whatever goes wrong before a start.
 SETUP_FAILURE = "Setup Failure"
+#: Nomad's word for a secret that cannot be had.
+HOOK_FAILED = "Task hook failed"
 
 
 class InputFailed(CaravanError):

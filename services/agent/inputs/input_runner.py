@@ -219,6 +219,9 @@ class InputRunner:
             return InputFailed(text, recoverable=False)
         try:
             filled, one = await self._filled.fill(about, wanted)
+        except InputFailed as err:
+            return err
+        try:
             if handler.timeout_s is None:
                 # What waits for data of others must not hold up the rest.
                 content = await handler.prepare(filled, one)

@@ -12,7 +12,7 @@ from urllib.parse import quote, quote_plus
 
 import msgspec
 
-from services.agent.inputs.input_handler import InputContext, InputFailed, InputHandler
+from services.agent.inputs.input_handler import HOOK_FAILED, InputContext, InputFailed, InputHandler
 from shared.core.runtime.agent_messages import TaskInput
 from shared.core.runtime.input_specs import ARTIFACT, SECRET, TEMPLATE
 from shared.jobspec.secret_references import (
@@ -83,7 +83,7 @@ class FilledInputs:
             return about, wanted
         env = about.launch.env
         if text := missing_key([env, _options(wanted)], values):
-            raise InputFailed(text, recoverable=False)
+            raise InputFailed(text, recoverable=False, kind=HOOK_FAILED)
 
         def note(kind: str, message: str) -> None:
             about.note(kind, masked(message, values))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from services.agent.inputs.input_handler import InputContext, InputFailed
+from services.agent.inputs.input_handler import HOOK_FAILED, InputContext, InputFailed
 from services.agent.inputs.secrets.plugins import PluginFailed, SecretPlugins
 from services.agent.inputs.templates.data_reads import NoVariables, readable_variables
 from services.agent.inputs.templates.followed_values import DataUnusable
@@ -21,8 +21,8 @@ from shared.jobspec.checks.secrets import NOMAD
 from shared.jobspec.secret_references import SecretReference
 from shared.protocol.task_variables import path_refusal
 
-#: Nomad's words: of a failure, and of what is waited for.
-EVENT, WAITING_EVENT = "Task hook failed", "Task hook message"
+#: Nomad's word, of what is waited for.
+WAITING_EVENT = "Task hook message"
 
 
 class _Held:
@@ -37,7 +37,7 @@ class SecretHandler:
     """Fetches secrets, and holds their values."""
 
     kind = SECRET
-    event_kind = EVENT
+    event_kind = HOOK_FAILED
     begin_kind = ""
     #: before artifacts, whose sources may refer to them.
     stage = -1
@@ -92,7 +92,7 @@ class SecretHandler:
         """Read a variable; one that does not exist is waited for."""
         path = spec.path
         if text := path_refusal(path, readable_variables(about.launch)):
-            raise InputFailed(text, recoverable=False, kind=EVENT)
+            raise InputFailed(text, recoverable=False, kind=HOOK_FAILED)
         reader = VariableReader(about.alloc_id, about.task)
         self._missing.note(about, name, (f"nomad.var.block({path})",))
         try:
@@ -102,9 +102,9 @@ class SecretHandler:
                     return dict(found.variable.items)
                 await self._variables.changed(reader, {path: found.version})
         except DataUnusable as err:
-            raise InputFailed(str(err), recoverable=True, kind=EVENT) from err
+            raise InputFailed(str(err), recoverable=True, kind=HOOK_FAILED) from err
         except InputFailed as err:
-            raise InputFailed(str(err), recoverable=err.recoverable, kind=EVENT) from err
+            raise InputFailed(str(err), recoverable=err.recoverable, kind=HOOK_FAILED) from err
         finally:
             self._missing.note(about, name, ())
 
@@ -117,4 +117,4 @@ class SecretHandler:
         try:
             return await self._plugins.fetch(spec.provider, spec.path, env)
         except PluginFailed as err:
-            raise InputFailed(str(err), recoverable=err.recoverable, kind=EVENT) from err
+            raise InputFailed(str(err), recoverable=err.recoverable, kind=HOOK_FAILED) from err
