@@ -8,7 +8,7 @@ import msgspec
 import psutil
 import pytest
 
-from services.agent.drivers.launch_secrets import with_secrets
+from services.agent.drivers.launch_values import with_values
 from services.agent.inputs.artifacts.handler import ArtifactHandler
 from services.agent.inputs.artifacts.settings import ArtifactSettings
 from shared.core.runtime.agent_messages import TaskLaunch
@@ -29,7 +29,7 @@ MARKER = "marker-${NOMAD_TASK_NAME}-77&e1"
 PASSWORD = "${secret.db.password}"
 VARIABLE = {"Name": "db", "Provider": "nomad", "Path": "nomad/jobs/j"}
 PROGRAM = {"Name": "db", "Provider": "toy", "Path": "prod/db"}
-SHOWN = 'printf %s "$P|$1"'
+SHOWN = 'printf %s "$P|$1|$T"'
 AGAIN = {"Attempts": 100, "Interval": 600_000_000_000, "Delay": 10_000_000, "Mode": "fail"}
 
 
@@ -267,7 +267,7 @@ async def test_a_task_of_driver_exec_gets_secrets(tmp_path: Path) -> None:
     """In its variables and arguments, after all other references; no record of the run has a value."""
     need("view")
     async with a_cell(tmp_path) as cell:
-        launch = with_secrets(
+        launch = with_values(
             TaskLaunch(
                 config=msgspec.Raw(
                     msgspec.json.encode(
@@ -278,11 +278,12 @@ async def test_a_task_of_driver_exec_gets_secrets(tmp_path: Path) -> None:
                 cpu_mhz=100,
                 memory_mib=64,
             ),
+            {"T": PASSWORD},
             {SecretReference("db", "password"): MARKER},
         )
         run = cell.place()
         cell.live.append(await cell.driver.start(run, launch))
         await cell.driver.wait(cell.live[0])
-        assert run.places.stdout.read_text() == f"/local {MARKER}|{MARKER}"
+        assert run.places.stdout.read_text() == f"/local {MARKER}|{MARKER}|{PASSWORD}"
         run.places.stdout.unlink()
         assert with_marker(tmp_path) == set()

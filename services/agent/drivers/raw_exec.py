@@ -22,7 +22,7 @@ from services.agent.drivers.isolation.starter_protocol import (
     encode_arguments,
     encode_environment,
 )
-from services.agent.drivers.launch_secrets import fill_secrets
+from services.agent.drivers.launch_values import fill_options, launch_environment
 from services.agent.drivers.process.driver import (
     DEFAULT_PATH,
     ProcessDriver,
@@ -30,7 +30,6 @@ from services.agent.drivers.process.driver import (
     prune_runs,
 )
 from services.agent.drivers.process.run_record import ProcessRun, group_name
-from services.agent.tasks.environment import interpolate_json, resolve_environment
 from shared.core.runtime.agent_messages import TaskLaunch
 from shared.jobspec.drivers.exec import read_raw_exec
 
@@ -76,10 +75,9 @@ class RawExecDriver(ProcessDriver):
         found = places.variables()
         env = {name: os.environ[name] for name in INHERITED if name in os.environ}
         inherited = {"PATH": DEFAULT_PATH, **env, **found}
-        env = resolve_environment(launch.env, inherited)
-        config = interpolate_json(msgspec.json.decode(launch.config), env)
-        env = fill_secrets(env, launch)
-        options, faults = read_raw_exec(fill_secrets(config, launch))
+        env = launch_environment(launch, inherited)
+        config = fill_options(msgspec.json.decode(launch.config), launch, env)
+        options, faults = read_raw_exec(config)
         raise_option_faults(self.name, faults)
         check_environment((options.command, *options.args), env)
         run.make_directories()

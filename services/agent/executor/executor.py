@@ -25,7 +25,7 @@ from services.agent.drivers.driver import (
     TaskMissing,
     directories_refused,
 )
-from services.agent.drivers.launch_secrets import with_secrets
+from services.agent.drivers.launch_values import with_values
 from services.agent.executor.alloc_dirs import AllocDirs
 from services.agent.executor.alloc_story import AllocStory
 from services.agent.executor.check_runner import CheckRunner
@@ -309,9 +309,7 @@ class TaskExecutor:
             raise StartRefused(text, recoverable=True) from err
         if text := missing_key([launch.env, msgspec.json.decode(launch.config)], secrets):
             raise StartRefused(text, recoverable=False)
-        if found:
-            launch = msgspec.structs.replace(launch, env={**launch.env, **found})
-        return with_secrets(launch, secrets)
+        return with_values(launch, found, secrets)
 
     def _prepare(self, run: DriverRun, effect: StartTask, problem: str) -> None:
         """Make directories, in a thread. Raises StartRefused, at once where its ports are a problem."""

@@ -40,14 +40,6 @@ def interpolate(text: str, values: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value, text)
 
 
-def resolve_environment(own: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
-    """Add the variables of a task to those that it inherits of its node or image, to which they may refer.
-
-    `PATH = "${PATH}:/opt/own"` adds to the inherited one.
-    """
-    return {**inherited, **{name: interpolate(text, inherited) for name, text in own.items()}}
-
-
 def interpolate_json(value: Any, values: Mapping[str, str]) -> Any:
     """Interpolate every string of a decoded JSON value, object keys excepted."""
     if isinstance(value, str):

@@ -6,7 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.agent.drivers.launch_secrets import fill_secrets, with_secrets
+from services.agent.drivers.launch_values import (
+    fill_options,
+    fill_secrets,
+    launch_environment,
+    with_values,
+)
 from services.agent.inputs.input_handler import InputContext, InputFailed
 from services.agent.inputs.secrets.filled_inputs import HIDDEN, FilledInputs, masked, missing_key
 from shared.core.runtime.agent_messages import (
@@ -86,14 +91,27 @@ def test_a_key_that_a_secret_does_not_have_is_named() -> None:
     assert missing_key(["${secret.x.y} ${secret.db.user}"], VALUES) == ""
 
 
+def test_values_of_inputs_are_texts() -> None:
+    """Neither a variable of a template, which others may have written, nor a secret is read for references."""
+    launch = with_values(
+        TaskLaunch(env={"A": "${HOME} ${secret.db.user}", "B": "own"}),
+        {"B": "${secret.db.user} ${HOME}"},
+        {SecretReference("db", "user"): "r${HOME}"},
+    )
+    env = launch_environment(launch, {"HOME": "/h"})
+    assert env == {"HOME": "/h", "A": "/h r${HOME}", "B": "${secret.db.user} ${HOME}"}
+    words = ["${A}", "${B}", "${secret.db.user}", "${secret.x.y}"]
+    assert fill_options(words, launch, env) == [env["A"], env["B"], "r${HOME}", "${secret.x.y}"]
+
+
 def test_a_launch_holds_values_beside_its_texts() -> None:
     """What the role composed stays as it is; a text for people has no value."""
-    launch = with_secrets(TaskLaunch(env={"P": REFERENCE}), VALUES)
+    launch = with_values(TaskLaunch(env={"P": REFERENCE}), {}, VALUES)
     assert launch.env == {"P": REFERENCE}
     assert fill_secrets(launch.env, launch) == {"P": VALUES[PASSWORD]}
     assert "p&ss" not in repr(launch)
     plain = TaskLaunch(env={"P": REFERENCE})
-    assert with_secrets(plain, {}) is plain
+    assert with_values(plain, {}, {}) is plain
     assert fill_secrets(plain.env, plain) == {"P": REFERENCE}
 
 

@@ -12,7 +12,7 @@ from services.agent.drivers.docker.mounts import MountPins, MountSources
 from services.agent.drivers.docker.run_record import container_exit, ended_before_boot
 from services.agent.drivers.docker.settings import PREFIX, DockerSettings, docker_settings
 from services.agent.drivers.driver import DriverRun, StartRefused
-from services.agent.drivers.launch_secrets import with_secrets
+from services.agent.drivers.launch_values import with_values
 from services.agent.executor.data_dir import TaskDirs
 from shared.core.runtime.agent_messages import TaskLaunch
 from shared.errors import ConfigInvalid
@@ -170,13 +170,15 @@ def test_what_is_wrong_is_refused_on_the_node_too() -> None:
 def test_labels_get_no_secrets() -> None:
     """Other options do; variables when all other references are resolved, those of the image too."""
     secret = "${secret.db.k}"
-    config = {"image": f"i:{secret}", "labels": {"a": "${P}"}, "args": [secret, "${P}"]}
-    launch = with_secrets(
+    config = {"image": f"i:{secret}", "labels": {"a": "${P}"}, "args": [secret, "${P}", "${T}"]}
+    launch = with_values(
         TaskLaunch(config=msgspec.Raw(msgspec.json.encode(config)), env={"P": secret}),
+        {"T": "${secret.db.k} ${P}"},
         {SecretReference("db", "k"): "v${P}"},
     )
     plan = container_spec("n", launch)
-    assert (plan.options.image, plan.options.args) == ("i:v${P}", ("v${P}", "v${P}"))
+    assert plan.options.image == "i:v${P}"
+    assert plan.options.args == ("v${P}", "v${P}", "${secret.db.k} ${P}")
     assert (plan.options.labels, plan.env["P"]) == ({"a": secret}, secret)
 
 

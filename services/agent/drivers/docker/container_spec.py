@@ -17,7 +17,7 @@ from services.agent.drivers.docker.mounts import (
 )
 from services.agent.drivers.docker.settings import DockerSettings
 from services.agent.drivers.driver import DriverRun, StartRefused, raise_option_faults
-from services.agent.drivers.launch_secrets import fill_secrets
+from services.agent.drivers.launch_values import fill_options, fill_secrets, input_variables
 from services.agent.tasks.environment import interpolate, interpolate_json
 from services.agent.tasks.task_resources import env_name
 from shared.core.runtime.agent_messages import TaskLaunch, VolumeBind
@@ -67,25 +67,28 @@ def container_spec(name: str, launch: TaskLaunch) -> ContainerSpec:
     ports = _inside_ports(config, launch)
     inherited = CONTAINER_DIRECTORIES
     inside_ports = {f"NOMAD_PORT_{env_name(label)}": str(inside) for label, inside in ports.items()}
-    values = {**inherited, **launch.env, **inside_ports}
-    env = {name: _resolved(name, values) for name in values}
-    options, faults = read_docker(_filled(interpolate_json(config, env), launch))
+    own = {**inherited, **launch.env, **inside_ports}
+    values = {**own, **input_variables(launch)}
+    env = {name: _resolved(name, own, values) for name in own}
+    options, faults = read_docker(_filled(config, launch, env))
     raise_option_faults("docker", faults)
     return ContainerSpec(name=name, options=options, env=env)
 
 
-def _filled(config: Any, launch: TaskLaunch) -> Any:
-    """Fill in secrets, but not in labels: everybody who may ask the engine reads them."""
-    labels = {"labels": config["labels"]} if "labels" in config else {}
-    return {**fill_secrets(config, launch), **labels}
+def _filled(config: dict[str, Any], launch: TaskLaunch, env: dict[str, str]) -> dict[str, Any]:
+    """Resolve the references of options; labels get no secrets: everybody who may ask the engine reads them."""
+    variables = input_variables(launch)
+    found: dict[str, Any] = fill_options(config, launch, {**fill_secrets(env, launch), **variables})
+    if "labels" in config:
+        found["labels"] = interpolate_json(config["labels"], {**env, **variables})
+    return found
 
 
-def _resolved(name: str, values: dict[str, str]) -> str:
+def _resolved(name: str, own: dict[str, str], values: dict[str, str]) -> str:
     """Resolve the references of a variable; one to its own name means the image's (`of_image`)."""
-    if name in values[name]:
-        others = {key: text for key, text in values.items() if key != name}
-        return interpolate(values[name], others)
-    return interpolate(values[name], values)
+    if name in own[name]:
+        values = {key: text for key, text in values.items() if key != name}
+    return interpolate(own[name], values)
 
 
 def of_image(env: dict[str, str], image: Sequence[str]) -> dict[str, str]:

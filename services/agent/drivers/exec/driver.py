@@ -29,12 +29,11 @@ from services.agent.drivers.isolation.starter_protocol import (
     encode_arguments,
     encode_environment,
 )
-from services.agent.drivers.launch_secrets import fill_secrets
+from services.agent.drivers.launch_values import fill_options
 from services.agent.drivers.process.driver import ProcessDriver, check_environment
 from services.agent.drivers.process.run_record import ProcessRun, group_name
 from services.agent.drivers.process.starter_client import StarterClient, probe_isolation
 from services.agent.executor.data_dir import TaskDirs
-from services.agent.tasks.environment import interpolate_json
 from shared.core.runtime.agent_messages import TaskLaunch
 from shared.jobspec.drivers.exec import ExecOptions, IsolationOptions, read_exec
 
@@ -123,8 +122,8 @@ class ExecDriver(ProcessDriver):
             raise directories_refused(err) from err
         env = self._shape.environment(run, launch, user)
         view = self._shape.variables(run.places)
-        texts = interpolate_json([*command, getattr(options, "work_dir", "")], {**env, **view})
-        env, texts = fill_secrets(env, launch), fill_secrets(texts, launch)
+        texts = [*command, getattr(options, "work_dir", "")]
+        texts = fill_options(texts, launch, {**env, **view})
         check_environment(texts, env)
         groups = self._shape.groups_of(run, launch, self.groups)
         jail = self._shape.jail(run, options, launch.network, user=user, groups=groups)

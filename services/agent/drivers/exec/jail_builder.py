@@ -17,11 +17,11 @@ from services.agent.drivers.isolation.kernel import CAPABILITIES
 from services.agent.drivers.isolation.mount_view import SYSTEM, etc_names
 from services.agent.drivers.isolation.probe import IsolationSupport
 from services.agent.drivers.isolation.starter_protocol import Jail, RunCgroup
+from services.agent.drivers.launch_values import launch_environment
 from services.agent.drivers.process.driver import DEFAULT_PATH, prune_runs
 from services.agent.drivers.process.run_record import group_name
 from services.agent.executor.data_dir import TaskDirs
 from services.agent.safe_open import open_below
-from services.agent.tasks.environment import resolve_environment
 from shared.core.runtime.agent_messages import TaskLaunch, TaskNetwork, VolumeBind
 from shared.jobspec.drivers.exec import IsolationOptions
 
@@ -64,7 +64,7 @@ class JailBuilder:
         found = self.variables(run.places)
         home = "/local" if self.has_view else str(run.places.task / "local")
         ours = {"PATH": DEFAULT_PATH, "HOME": home, **({"USER": user.name} if user.name else {})}
-        return resolve_environment(launch.env, {**ours, **found})
+        return launch_environment(launch, {**ours, **found})
 
     def work_dir(self, run: DriverRun, asked: str) -> str:
         """Where the command begins, from the task's directory; a path from the root is one in the view."""
