@@ -489,6 +489,38 @@ def test_a_node_asks_the_keeper_under_its_own_name(bus: Bus, verb: str) -> None:
     run(story())
 
 
+def test_the_gateway_reads_variables_and_requests_nothing_else(bus: Bus) -> None:
+    """For tasks, which have no login of the bus: its own login changes no variable, no key and no job."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        others = [
+            *(subjects.api("variable", verb) for verb in subjects.API_VARIABLE_VERBS),
+            *(subjects.api("keyring", verb) for verb in subjects.API_KEYRING_VERBS),
+            *(subjects.api_jobs(verb) for verb in ("submit", "stop")),
+            *(subjects.command("variable"), subjects.node_variables("n1")),
+        ]
+        own = subjects.api("variable", "get")
+        others.remove(own)
+        async with bus.client() as admin, bus.client("gateway") as gateway:
+            asked = []
+
+            def answer(subject: bytes, reply: bytes, _headers: bytes, _data: bytes) -> None:
+                asked.append(subject.decode())
+                admin.send(reply.decode(), b"sealed")
+
+            for subject in (own, *others):
+                await admin.listen(subject, answer)
+            await settled(admin)
+            assert (await gateway.request_raw(own, b"{}"))[1] == b"sealed"
+            for subject in others:
+                with pytest.raises(BusUnavailable):
+                    await gateway.request_raw(subject, b"{}", timeout_s=0.3)
+        assert asked == [own]
+
+    run(story())
+
+
 def test_a_node_asks_under_its_own_name(bus: Bus) -> None:
     """n1's question reaches view; one without a node, or as n2, does not, and view's answer goes to n1 alone."""
 
