@@ -1,7 +1,7 @@
 """Values that inputs of a task hold, for its start: variables of templates, and `${secret.NAME.KEY}`.
 
-No message to or from the role has them: the executor adds them to what the role composed. A driver puts them in with the
-references that it resolves itself, in one pass, so that a value is never read for references.
+No message to or from the role has them: the executor adds them to what the role composed. A driver puts them in with
+the references that it resolves itself, in one pass, so that a value is never read for references.
 """
 
 from collections.abc import Mapping
