@@ -123,7 +123,8 @@ NOUNS: dict[str, QueryNoun] = {
     "resources": QueryNoun(parameters={"id": "prefix of the names"}, order="`pools`, by name"),
     "submission": QueryNoun(parameters={"id": "the submission's id"}),
     "variables": QueryNoun(
-        parameters={"id": "prefix of the paths"}, order="`variables`, by path, without their items"
+        parameters={"id": "prefix of the paths"},
+        order="`variables`, by path, without their items; paths that a lock holds too",
     ),
     "keys": QueryNoun(order="`keys`, newest first: clients seal items with the first one"),
     "signing_keys": QueryNoun(

@@ -5,10 +5,10 @@ from schemas.base import ExactWire, Wire
 
 
 class VariableLine(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
-    """A variable in one line, without its items."""
+    """A variable in one line, without its items; or a path without items that a lock holds."""
 
     path: str
-    #: seq of its newest put.
+    #: seq of its newest put; 0: it has no items.
     revision: int
     #: seq of the first put of this life of the path.
     create_seq: int = 0
@@ -21,6 +21,11 @@ class VariableLine(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
     #: `create_ns` as text where it exceeds 2^53; else empty.
     create_ns_text: str = ""
     modify_ns_text: str = ""
+    #: seq at which the lock that holds the path was taken; 0: none does.
+    lock_seq: int = 0
+    #: of that lock: so long after its last renewal it expires, and so long after that nothing can lock the path.
+    lock_ttl_ms: int = 0
+    lock_delay_ms: int = 0
 
 
 class VariablesAnswer(QueryAnswer, frozen=True, kw_only=True):

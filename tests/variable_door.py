@@ -117,6 +117,7 @@ class FakeDoor:
                 "modify_ns": row.revision * SECOND_NS,
                 "items": len(row.items),
                 "size": sum(len(k.encode()) + len(v.encode()) for k, v in row.items.items()),
+                "lock_seq": 1 if path in self.locks else 0,
             }
             for path, row in sorted(self.rows.items())
             if path.startswith(query.get("id", ""))

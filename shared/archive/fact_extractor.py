@@ -32,7 +32,7 @@ from shared.archive.deployment_facts import deployment_facts, rollout_facts
 from shared.archive.intervals import OpenIntervals
 from shared.archive.parked_waits import ParkedWaits
 from shared.archive.table_buffers import EventPosition, StringDictionary, TableBuffer, new_buffers
-from shared.archive.variable_facts import event_body, variable_facts
+from shared.archive.variable_facts import event_body, lock_facts, variable_facts
 from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
 from shared.core.state.ids import eval_id
@@ -142,6 +142,8 @@ class FactExtractor:
             self.buffers["rollouts"].add_event(at, **row)
         for row in variable_facts(event):
             self.buffers["variables"].add_event(at, **row)
+        for row in lock_facts(event):
+            self.buffers["variable_locks"].add_event(at, **row)
         match event:
             case EvaluationsCreated():
                 for new in event.evaluations:

@@ -112,6 +112,8 @@ FACT_TABLES: dict[str, dict[str, str]] = {
     ),
     # One row a put; one for the end of a life, one when it is shredded.
     "variables": _typed(BIGINT="seq n t_ns incarnation items size", VARCHAR="what path"),
+    # One row a lock that is taken, given back or expires. free_ns: before it the path cannot be locked again.
+    "variable_locks": _typed(BIGINT="seq n t_ns ttl_ns delay_ns free_ns", VARCHAR="what path"),
     "decisions": _typed(
         BIGINT="seq n t_ns key number part parts snapshot_seq lane lanes placed cut stopped updated evicted",
         UBIGINT="seed",

@@ -227,6 +227,16 @@ SELECT path, incarnation, max(seq) FILTER (what = 'put') AS revision,
     at_ns(min(t_ns) FILTER (what = 'shredded')) AS shredded_time
 FROM facts.variables GROUP BY path, incarnation;
 
+CREATE VIEW variable_locks AS
+SELECT path, seq AS from_seq, to_seq, at_ns(t_ns) AS from_time, at_ns(to_ns) AS to_time,
+    (to_ns - t_ns) / 1e9 AS seconds, ending AS end_reason, ttl_ns / 1e9 AS ttl_s, delay_ns / 1e9 AS delay_s,
+    at_ns(CASE WHEN ending = 'expired' THEN free_ns_after END) AS free_time
+FROM (
+    SELECT *, lead(seq) OVER later AS to_seq, lead(t_ns) OVER later AS to_ns,
+        lead(what) OVER later AS ending, lead(free_ns) OVER later AS free_ns_after
+    FROM facts.variable_locks WINDOW later AS (PARTITION BY path ORDER BY seq, n)
+) WHERE what = 'locked';
+
 CREATE VIEW decisions AS
 SELECT seq, n, at_ns(t_ns) AS time, outcome, job_id, eval_id::VARCHAR AS eval_id, worker, number, part, parts,
     snapshot_seq,
@@ -454,6 +464,7 @@ SQL_TABLES = (
         "launches",
         "rollouts",
         "variables",
+        "variable_locks",
         "reasons",
         "records",
     ),

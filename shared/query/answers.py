@@ -51,6 +51,7 @@ from shared.core.state.ids import ALLOC_SALT, DEPLOYMENT_SALT, EVAL_SALT
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import CLIENT_CODE
 from shared.core.state.tables.evaluations import Evaluation
+from shared.core.state.tables.variable_locks import LockRow
 from shared.core.state.tables.variables import VariableRow
 from shared.errors import CommandInvalid
 from shared.jobspec.submission import read_submission
@@ -353,9 +354,16 @@ class QueryEngine:
     # ---- variables ----
 
     def _variables(self, query: Query) -> VariablesAnswer:
-        table = self._state.variables
+        table, locks = self._state.variables, self._state.variable_locks
         paths = table.paths(query.id)
-        lines = [_variable_line(path, table.by_path[path]) for path in page_of(paths, query)]
+        # The path of a lock need not have items.
+        bare = [one for one in locks.held(query.id) if table.find(one) is None]
+        if bare:
+            paths = sorted([*paths, *bare])
+        lines = [
+            _variable_line(path, table.find(path), locks.by_path.get(path))
+            for path in page_of(paths, query)
+        ]
         return VariablesAnswer(**self._at, variables=tuple(lines), total=len(paths))
 
     def _keys(self, query: Query) -> KeysAnswer:
@@ -423,16 +431,26 @@ class QueryEngine:
         return DeadAnswer(**self._at, messages=page_of(newest, query), total=len(newest))
 
 
-def _variable_line(path: str, row: VariableRow) -> VariableLine:
-    """A variable that exists, as far as the log has it in plain."""
-    return VariableLine(
-        path=path,
-        revision=row.revision,
-        create_seq=row.create_seq,
-        create_ns=row.create_ns,
-        modify_ns=row.modify_ns,
-        items=row.items,
-        size=row.size,
+def _variable_line(path: str, row: VariableRow | None, lock: LockRow | None) -> VariableLine:
+    """A path with items or a lock, as far as the log has it in plain."""
+    line = VariableLine(path=path, revision=0)
+    if row is not None:
+        line = VariableLine(
+            path=path,
+            revision=row.revision,
+            create_seq=row.create_seq,
+            create_ns=row.create_ns,
+            modify_ns=row.modify_ns,
+            items=row.items,
+            size=row.size,
+        )
+    if lock is None or not lock.lock:
+        return line
+    return msgspec.structs.replace(
+        line,
+        lock_seq=lock.since_seq,
+        lock_ttl_ms=lock.ttl_ns // 1_000_000,
+        lock_delay_ms=lock.delay_ns // 1_000_000,
     )
 
 

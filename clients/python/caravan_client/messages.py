@@ -1283,9 +1283,9 @@ class TaskAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VariableLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A variable in one line, without its items."""
+    """A variable in one line, without its items; or a path without items that a lock holds."""
     path: str
-    #: seq of its newest put.
+    #: seq of its newest put; 0: it has no items.
     revision: int
     #: seq of the first put of this life of the path.
     create_seq: int = 0
@@ -1296,6 +1296,12 @@ class VariableLine(msgspec.Struct, frozen=True, kw_only=True):
     items: int = 0
     size: int = 0
     modify_ns_text: str = ""
+    #: seq at which the lock that holds the path was taken; 0: none does.
+    lock_seq: int = 0
+    #: of that lock: so long after its last renewal it expires, and so long after that nothing
+    #: can lock the path.
+    lock_ttl_ms: int = 0
+    lock_delay_ms: int = 0
 
 
 class VariablesAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -508,7 +508,7 @@ class Queries:
         offset: int = 0,
         min_seq: int = 0,
     ) -> messages.VariablesAnswer:
-        """Return `variables`, by path, without their items.
+        """Return `variables`, by path, without their items; paths that a lock holds too.
 
         id: prefix of the paths.
         """

@@ -80,7 +80,7 @@ COMMANDS = (
     ),
     CommandSpec(
         ("var", "list"),
-        "list variables by path, without their items",
+        "list variables and locked paths, without their items",
         "variable.get:list_all",
         (
             ArgumentSpec(
@@ -95,7 +95,8 @@ COMMANDS = (
         ),
         {"": "schemas.variable_answers:VariablesAnswer"},
         Needs.LOG,
-        "Needs no keeper: paths, sizes and times are in the log in plain.",
+        "Needs no keeper: paths, sizes, times and locks are in the log in plain. A path without items is listed while "
+        "a lock holds it.",
         ("var list", "var list app/"),
     ),
     CommandSpec(

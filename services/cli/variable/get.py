@@ -76,7 +76,7 @@ def get(out: CommandOutput, *, path: str, item: str, out_file: str) -> int:
 
 
 def list_all(out: CommandOutput, *, prefix: str, limit: int) -> int:
-    """List variables by path, without their items."""
+    """List variables and locked paths by path, without their items."""
     # Imported here, as every answer of a query is.
     from schemas.variable_answers import VariablesAnswer
 
@@ -88,11 +88,12 @@ def list_all(out: CommandOutput, *, prefix: str, limit: int) -> int:
             one.revision,
             one.items,
             format_size(one.size),
-            format_age(one.modify_ns, now_ns),
+            format_age(one.modify_ns, now_ns) if one.revision else "",
+            f"since seq {one.lock_seq}" if one.lock_seq else "",
         )
         for one in answer.variables
     ]
-    columns = "PATH|CHECK INDEX>|ITEMS>|SIZE>|CHANGED"
+    columns = "PATH|CHECK INDEX>|ITEMS>|SIZE>|CHANGED|LOCKED"
     return tables.print_list(out, answer, columns, rows, total=answer.total, what="variables")
 
 

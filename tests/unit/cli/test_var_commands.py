@@ -237,16 +237,22 @@ def test_a_command_under_a_lock_changes_its_path(
 
 
 def test_the_list_shows_no_items(door: FakeDoor, capsys: pytest.CaptureFixture[str]) -> None:
-    """Paths that begin so, with revision, count of items and size; their names and texts are not asked for."""
+    """Paths that begin so, with revision, count of items, size and lock; names and texts are not asked for."""
     put(door)
     put(door, "app/web", a="b")
     put(door, "other", a="b")
+    client, mine = variable_client.VariableClient(door.ask), variable_client.new_lock_id()
+    asyncio.run(client.lock("app/web", mine, ttl_ns=15_000_000_000, delay_ns=0))
+    door.asked.clear()
     assert main(["var", "list", "app/"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    out = capsys.readouterr().out
+    lines = out.splitlines()
     assert [line.split()[:3] for line in lines[1:]] == [
         ["app/db", "11", "1"],
         ["app/web", "12", "1"],
     ]
+    assert [line.endswith("since seq 1") for line in lines[1:]] == [False, True]
+    assert mine not in out
     assert [subject for subject, _ in door.asked] == [subjects.query("variables")]
     assert main(["var", "list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -3,7 +3,14 @@
 import base64
 
 from schemas.envelope import ENCODER
-from schemas.variables import KeyCreated, VariableDeleted, VariablePut
+from schemas.variables import (
+    KeyCreated,
+    VariableDeleted,
+    VariableLocked,
+    VariableLockExpired,
+    VariableLockReleased,
+    VariablePut,
+)
 from tests.unit.view.view_story import Story
 
 CIPHER, DIGEST = b"very secret noise", "feedfacefeedface" * 2
@@ -47,6 +54,9 @@ def test_variables_are_listed_by_path() -> None:
         "size": 12,
         "create_ns_text": "1700000000000000000",
         "modify_ns_text": "1700000000000000000",
+        "lock_seq": 0,
+        "lock_ttl_ms": 0,
+        "lock_delay_ms": 0,
     }
     assert [one["path"] for one in others] == ["web/a", "web/b"]
     assert (answer["total"], answer["seq"], answer["cluster_id"]) == (3, 7, "c1")
@@ -65,6 +75,43 @@ def test_variables_by_prefix_and_page() -> None:
         answer = story.ask("variables", **query)
         shown = [one["path"] for one in answer["variables"]]  # type: ignore[attr-defined]
         assert (shown, answer["total"]) == (paths, total), query
+
+
+def locked(path: str) -> VariableLocked:
+    """A lock of 10 s that holds a path."""
+    ns = 10_000_000_000
+    return VariableLocked(
+        path=path, lock=DIGEST, ttl_ns=ns, delay_ns=2 * ns, at_ns=1, request_id="r"
+    )
+
+
+def test_a_lock_is_listed_while_it_holds_its_path() -> None:
+    """With or without items; one that was given back or has expired is not, and the id's hash never is."""
+    story = ready()
+    for path in ("web/b", "web/leader", "web/a", "web/lost"):
+        story.log(locked(path))
+    story.feed()
+    answer = story.ask("variables", id="web/")
+    shown = [
+        (one["path"], one["revision"], one["lock_seq"], one["lock_ttl_ms"], one["lock_delay_ms"])
+        for one in answer["variables"]  # type: ignore[attr-defined]
+    ]
+    held = (10_000, 20_000)
+    assert shown == [
+        ("web/a", 5, 10, *held),
+        ("web/b", 3, 8, *held),
+        ("web/leader", 0, 9, *held),
+        ("web/lost", 0, 11, *held),
+    ]
+    assert answer["total"] == 4
+    assert DIGEST.encode() not in ENCODER.encode(answer)
+    story.log(VariableLockReleased(path="web/b", lock=DIGEST, request_id="r"))
+    story.log(VariableLockReleased(path="web/leader", lock=DIGEST, request_id="r"))
+    story.log(VariableLockExpired(path="web/lost", lock=DIGEST, free_ns=5))
+    story.feed()
+    answer = story.ask("variables", id="web/")
+    found = [(one["path"], one["lock_seq"]) for one in answer["variables"]]  # type: ignore[attr-defined]
+    assert found == [("web/a", 10), ("web/b", 0)]
 
 
 def test_keys_are_listed_newest_first() -> None:

@@ -43,6 +43,12 @@ class LockTable(EventConsumer):
         found = self.by_path.get(path)
         return "" if found is None else found.lock
 
+    def held(self, prefix: str = "") -> list[str]:
+        """Paths that a lock holds and that begin with a prefix, sorted."""
+        return sorted(
+            path for path, one in self.by_path.items() if one.lock and path.startswith(prefix)
+        )
+
     def digest(self) -> str:
         """Hash of the table, 16 hex digits."""
 
