@@ -22,13 +22,14 @@ import { changes } from "./views/changes.js";
 import { submit } from "./views/submit.js";
 import { deploymentPage } from "./views/deployment.js";
 import { services } from "./views/services.js";
+import { variables } from "./views/variables.js";
 import { delays } from "./views/delays.js";
 import { whatIf } from "./views/what_if.js";
 
 /** @type {Record<string, (place: import("./lib/router.js").Place, signal: AbortSignal) => Promise<any>>} */
 const VIEWS = {
   "": cluster, cluster, jobs, job: jobPage, alloc: allocation, nodes, node: nodePage, client, queue, evaluations, evaluation: evaluationPage,
-  deployment: deploymentPage, services, log, changes, submit, times: delays, "what-if": whatIf,
+  deployment: deploymentPage, services, variables, log, changes, submit, times: delays, "what-if": whatIf,
 };
 /** Shortest time between two renderings of the present. */
 const RENDER_MS = 400;

@@ -34,11 +34,18 @@ _LISTS = {
     "clients": "nodes",
     "evaluations": "evaluations",
     "services": "services",
+    "variables": "variables",
     "topology": "cluster",
     "servers": "cluster",
 }
 #: First words of Nomad's UI with an id behind them, and the console's.
-_NOUNS = {"jobs": "job", "clients": "client", "allocations": "alloc", "services": "services"}
+_NOUNS = {
+    "jobs": "job",
+    "clients": "client",
+    "allocations": "alloc",
+    "services": "services",
+    "variables": "variables",
+}
 
 
 async def to_console(call: Call) -> object:
@@ -67,6 +74,10 @@ def console_place(name: str, params: Mapping[str, str]) -> str:
     name = name.rstrip("/")
     namespace = params.get("namespace", "default")
     noun, _, rest = name.partition("/")
+    if noun == "variables" and rest.startswith("var/"):
+        # Paths of variables have no at sign.
+        rest, _, behind = rest.removeprefix("var/").partition("@")
+        namespace = behind or namespace
     if noun == "jobs" and "@" in rest:
         rest, _, behind = rest.rpartition("@")
         namespace = behind.partition("/")[0]
@@ -78,6 +89,8 @@ def console_place(name: str, params: Mapping[str, str]) -> str:
         return f"evaluation/{quote(named, safe='')}"
     if (found := _LISTS.get(name)) is not None:
         return found
+    if noun == "variables" and rest.startswith("path/"):
+        return f"variables?q={quote(rest.removeprefix('path/'), safe='')}%2F"
     if noun not in _NOUNS or not rest:
         raise HttpFault(404, "")
     tab = ""

@@ -19,6 +19,7 @@ class Screens:
         self.alloc = str(gateway.run("ticker", TICKER)["ID"])
         gateway.run("done", f"echo '{HOSTILE}'; printf '\\033[31mred\\033[0m\\n'", "batch")
         self.hungry()
+        self.stored("app/db", {"password": "correct horse", "user": "shop"})
         self.deployment = str(gateway.read("/v1/job/ticker/deployments")[0]["ID"])
         self.evaluation = str(gateway.read("/v1/job/ticker/evaluations")[0]["ID"])
         #: a what-if, and its result.
@@ -51,6 +52,12 @@ class Screens:
             lambda: self.gateway.read("/v1/caravan/query/waiting")["total"] == 1, "a job waits"
         )
 
+    def stored(self, path: str, items: dict[str, str]) -> int:
+        """Store a variable whatever there is; returns its revision."""
+        answer = self.gateway.http.put(f"/v1/var/{path}", json={"Items": items})
+        assert answer.status_code == 200, answer.text
+        return int(answer.json()["ModifyIndex"])
+
     def places(self) -> list[str]:
         """Addresses of all screens."""
         alloc = f"alloc/{self.alloc}"
@@ -69,6 +76,9 @@ class Screens:
             "nodes",
             "node/node-1",
             "services",
+            "variables",
+            "variables/app%2Fdb",
+            "variables/app%2Fnone",
             "queue",
             "evaluations",
             f"evaluation/{self.evaluation}",

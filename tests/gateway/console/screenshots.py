@@ -117,6 +117,9 @@ class Scene:
             lambda: "RequireProgressBy" in str(gateway.read("/v1/job/shop/deployment")),
             "an update",
         )
+        items = {"Items": {"password": "correct horse", "user": "shop"}}
+        stored = gateway.http.put("/v1/var/nomad/jobs/shop", json=items)
+        assert stored.status_code == 200, stored.text
         question = {"seq": self.last_seq(), "drain": ["node-1"], "add_nodes": ["1xnode-2"]}
         asked = gateway.http.put("/v1/caravan/what-if", json=question)
         assert asked.status_code == 200, asked.text
@@ -149,6 +152,7 @@ def places(ids: dict[str, str]) -> dict[str, str]:
         "logs": f"alloc/{ids['failed']}?show=logs",
         "nodes": "nodes",
         "node": f"node/{ids['node']}",
+        "variable": "variables/nomad%2Fjobs%2Fshop",
         "queue": "queue",
         "evaluations": "evaluations",
         "evaluation": f"evaluation/{ids['evaluation']}",

@@ -25,6 +25,9 @@ from services.gateway.routes.console import console_place
         ),
         ("evaluations", "evaluations"),
         ("services/web-http", "services/web-http"),
+        ("variables", "variables"),
+        ("variables/var/app/db@default", "variables/app%2Fdb"),
+        ("variables/path/app/web", "variables?q=app%2Fweb%2F"),
         ("topology", "cluster"),
     ],
 )

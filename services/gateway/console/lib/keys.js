@@ -33,6 +33,7 @@ const KEYS = [
   { key: "t", text: "allocation times", act: goTo("times") },
   { key: "w", text: "what if", act: goTo("what-if") },
   { key: "s", text: "services", act: goTo("services") },
+  { key: "v", text: "variables", act: goTo("variables") },
   { key: "?", text: "this help", act: () => openHelp() },
 ];
 

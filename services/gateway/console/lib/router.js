@@ -5,7 +5,7 @@
  */
 
 /** Pages in the menu: address and title. */
-export const MENU = [["cluster", "Cluster"], ["jobs", "Jobs"], ["nodes", "Nodes"], ["services", "Services"], ["queue", "Queue"],
+export const MENU = [["cluster", "Cluster"], ["jobs", "Jobs"], ["nodes", "Nodes"], ["services", "Services"], ["variables", "Variables"], ["queue", "Queue"],
   ["evaluations", "Evaluations"], ["log", "Log"], ["changes", "Changes"], ["times", "Times"], ["what-if", "What if"]];
 /** Addresses of all pages that need no id. `submit` has a button of its own. */
 export const PAGES = [...MENU.map(([name]) => name), "submit"];
