@@ -10,6 +10,7 @@ import pytest
 from schemas.variables import VariableAnswer, VariableAnswers, VariableAsk
 from services.agent.inputs.templates.followed_values import LINGER_S, SILENCE_S, DataUnusable
 from services.agent.inputs.templates.variable_directory import (
+    BEHIND_S,
     GONE_S,
     GRACE_S,
     RESEND_S,
@@ -184,6 +185,29 @@ def test_a_keeper_that_is_away_is_asked_again() -> None:
         await world.passes(RESEND_S)
         assert waits.done()
         assert (await world.known())["items"] == {"k": "2"}
+
+    play(story)
+
+
+def test_a_keeper_that_cannot_answer_yet_is_asked_again_soon() -> None:
+    """It may learn of an allocation later than its node: a start waits no second for that; long waits ask rarely."""
+
+    async def story(world: World) -> None:
+        world.put(PATH, k="1")
+        world.refusal = "unavailable"
+        task = asyncio.ensure_future(world.directory.variable(MAIN, PATH))
+        await world.look()
+        (asked,) = world.asks
+        world.now_s += BEHIND_S
+        await world.look()
+        assert len(world.asks) == 2, asked
+        await world.passes(2 * RESEND_S)
+        before = len(world.asks)
+        await world.passes(10 * RESEND_S)
+        assert len(world.asks) == before + 10
+        world.refusal = ""
+        await world.passes(RESEND_S)
+        assert (await task).variable is not None
 
     play(story)
 

@@ -43,7 +43,8 @@ from shared.sealed_box import SealedBoxInvalid, new_pair, open_box
 PATHS_MAX = 16
 #: A question is sent again after so long, and each waits so long for its answer.
 RESEND_S, ANSWER_S = 1.0, 10.0
-#: An answer that is older than what the view says is asked for again after so long, doubled up to RESEND_S.
+#: An answer that is older than what the view says, or that says "not now", is asked for again after so long, doubled
+#: up to RESEND_S.
 BEHIND_S = 0.05
 #: The keeper says "not found" of a path that the view still shows: true after so long.
 GONE_S = 3.0
@@ -315,7 +316,8 @@ class VariableDirectory:
             self._learn(number, one, fault=_refusal(one.path, error.code, error.message))
             return
         if error is not None and error.code != _NOT_FOUND:
-            # Not now: it is asked again, as if no answer had come.
+            # Not now: the keeper may learn of the allocation in a moment.
+            self._ask_soon(one, self._clock())
             return
         if error is None:
             variable = self._opened(one.path, answer, question.private)
@@ -352,9 +354,13 @@ class VariableDirectory:
             one.doubted_s = now_s
         if now_s - one.doubted_s >= limit_s:
             return False
+        self._ask_soon(one, now_s)
+        return True
+
+    def _ask_soon(self, one: _Held, now_s: float) -> None:
+        """Ask again after a pause that doubles until an answer counts."""
         self._ask_again(one, now_s + min(BEHIND_S * 2**one.doubts, RESEND_S))
         one.doubts = min(one.doubts + 1, 10)
-        return True
 
     def _learn(
         self, number: int, one: _Held, variable: Variable | None = None, *, fault: str = ""
