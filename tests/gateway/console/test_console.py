@@ -332,10 +332,13 @@ def test_an_archive_is_opened_and_played(screens: Screens, tmp_path: Path) -> No
             assert (refused.status_code, "archive" in refused.text) == (403, True)
             assert http.put("/v1/node/node-1/drain", json={}).status_code == 403
         assert gateway.plain.get("/v1/jobs", headers={"X-Nomad-Token": token}).status_code == 403
-        for place in ("job/ticker", "node/node-1", f"alloc/{screens.alloc}", "jobs"):
+        alloc, variable = f"alloc/{screens.alloc}", "variables/app%2Fdb"
+        for place in ("job/ticker", "node/node-1", alloc, "jobs", "variables", variable):
             console.open(place)
             names = page.locator("main button").all_inner_texts()
             assert names == [], place
+        console.open(variable)
+        expect(page.locator("main")).to_contain_text("only the keeper of its cluster has the keys")
         assert page.get_by_role("link", name="logs").count() == 0
         console.open("times")
         expect(page.get_by_role("region", name="Quantiles").last).to_contain_text(
