@@ -153,15 +153,16 @@ def _of_alloc(state: State, job: JobSpec, group: TaskGroup, row: int) -> Iterato
             **name_values(job.name or job.id, group.name, one.task),
             "NOMAD_ALLOC_INDEX": str(int(table.index[row])),
         }
-        canary = bool(table.canary[row]) and bool(one.service.canary_tags)
-        tags = one.service.canary_tags if canary else one.service.tags
+        canary = bool(table.canary[row])
+        tags = (one.service.canary_tags if canary else ()) or one.service.tags
+        meta = (one.service.canary_meta if canary else {}) or one.service.meta
         label = one.service.port_label
         yield ServiceInstance(
             service=name,
             address=resolved(one.service.address, values) or _address(group, label, attributes),
             port=int(label) if label.isdecimal() else ports.get(label, 0),
             tags=tuple(resolved(tag, values) for tag in tags),
-            meta={key: resolved(text, values) for key, text in one.service.meta.items()},
+            meta={key: resolved(text, values) for key, text in meta.items()},
             status="unknown" if is_unknown else _status(mine, tasks),
             job=job.id,
             group=group.name,

@@ -83,7 +83,7 @@ SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
     Service: frozenset(
         (
             *("Name", "Tags", "CanaryTags", "PortLabel", "AddressMode", "Address", "Checks"),
-            *("CheckRestart", "Meta", "TaskName", "OnUpdate", "Provider"),
+            *("CheckRestart", "Meta", "CanaryMeta", "TaskName", "OnUpdate", "Provider"),
         )
     ),
     Check: frozenset(

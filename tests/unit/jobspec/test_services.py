@@ -47,7 +47,7 @@ def check(**more: Any) -> dict[str, Any]:
     [
         SERVICE,
         {**SERVICE, "PortLabel": "8080", "Tags": ["a"], "Meta": {"k": "v"}, "Address": "db.local"},
-        {**SERVICE, "Name": "${JOB}-web", "CanaryTags": ["new"], "OnUpdate": "ignore"},
+        {**SERVICE, "Name": "${JOB}-web", "CanaryTags": ["new"], "CanaryMeta": {"a": "b"}},
         check(),
         check(Method="POST", Header={"X": ["y"]}, Body="{}", Protocol="https", TLSSkipVerify=True),
         check(Type="tcp", Path="", InitialStatus="warning"),

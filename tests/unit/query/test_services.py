@@ -7,6 +7,7 @@ import pytest
 
 from schemas.allocations import AllocationsHealthChanged, AllocationsReported, AllocDetail
 from schemas.base import DeploymentKey, JobId
+from schemas.deployments import DeploymentPromoted
 from schemas.envelope import ENCODER
 from schemas.jobs import GroupSpec, JobRegistered
 from schemas.plans import GroupPlacement, Origin, PlanCommitted
@@ -90,6 +91,19 @@ def test_tags_and_status(more: dict[str, Any], tags: list[str], status: str) -> 
     service = {**WEB, "Checks": [CHECK]} if "checks" in more else WEB
     first = instances(story(service, **more))[0]
     assert (first["tags"], first["status"]) == (tags, status)
+
+
+def test_a_promoted_canary_has_the_tags_and_meta_of_all() -> None:
+    """Its own ones hold until the promotion; where it has none, those of all do, as in Nomad."""
+    service = {**WEB, "Meta": {"v": "${JOB}"}, "CanaryMeta": {"v": "new ${JOB}"}}
+    one = story(service, {"Name": "plain", "Tags": ["t"], "Meta": {"k": "v"}}, canaries=True)
+    first = instances(one)[0]
+    assert (first["tags"], first["meta"]) == (["new"], {"v": "new j"})
+    plain = one.ask("service", id="plain")["instances"][0]
+    assert (plain["tags"], plain["meta"]) == (["t"], {"k": "v"})
+    one.log(DeploymentPromoted(key=DeploymentKey(1), groups=("g",), rows=(0, 1)))
+    first = one.ask("service", id="web")["instances"][0]
+    assert (first["tags"], first["meta"]) == (["blue"], {"v": "j"})
 
 
 def test_what_ended_is_no_instance() -> None:

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from schemas.allocations import AllocationsHealthChanged, AllocationsReported, AllocDetail
-from schemas.base import Event, JobId, NodeId
+from schemas.base import DeploymentKey, Event, JobId, NodeId
+from schemas.deployments import DeploymentGroup, DeploymentPromoted, DeploymentStarted
 from schemas.envelope import ENCODER
 from schemas.jobs import GroupSpec, JobRegistered, JobsCollected
 from schemas.nodes import NodeRegistered, NodeSpec
@@ -89,6 +90,18 @@ def test_it_changes_with_checks_and_health_and_not_otherwise() -> None:
     assert published(one, told("running", "critical")) == {}
     health = published(one, AllocationsHealthChanged(rows=(0,), healths=(1,)))
     assert health[SUBJECT]["instances"][0]["health"] == "healthy"
+
+
+def test_the_promotion_of_canaries_is_published() -> None:
+    """Their tags become those of all with that record, in the value and in the list of names."""
+    one = story(WEB, canaries=True)
+    groups = (DeploymentGroup(name="g", desired_total=2, desired_canaries=2),)
+    one.log(DeploymentStarted(key=DeploymentKey(1), job_id=JobId("j"), version=0, groups=groups))
+    assert started(one)[SUBJECT]["instances"][0]["tags"] == ["new"]
+    rows = (0, 1)
+    promoted = DeploymentPromoted(key=DeploymentKey(1), groups=("g",), rows=rows)
+    value = published(one, promoted)[SUBJECT]
+    assert [each["tags"] for each in value["instances"]] == [["blue"], ["blue"]]
 
 
 def test_a_stopped_instance_leaves_with_the_record_that_stops_it() -> None:
