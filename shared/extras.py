@@ -7,6 +7,7 @@ from shared.errors import ConfigInvalid
 DISTRIBUTION = "caravan-orchestrator"
 #: Top-level package -> extra; tests/tidy/test_packaging.py compares it with pyproject.toml.
 EXTRAS = {
+    "dnslib": "agent",
     "docker": "agent",
     "dulwich": "git",
     "urllib3": "agent",

@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from schemas.nodes import NodeSpec, Pool
+from services.agent.dns.settings import DnsSettings, DnsSockets, dns_settings, open_sockets
 from services.agent.drivers.docker.container_spec import HostCpu
 from services.agent.drivers.docker.settings import DockerSettings, docker_settings
 from services.agent.drivers.driver import Driver, split_list
@@ -171,9 +172,10 @@ def _drivers(own: AgentSettings, home: DataDir) -> dict[str, Driver]:
 
 
 class ClusterData:
-    """What inputs of this node's tasks read of the cluster."""
+    """What inputs of this node's tasks read of the cluster, and what DNS answers from."""
 
-    def __init__(self, node_id: str) -> None:
+    def __init__(self, node_id: str, dns: "NodeDns") -> None:
+        self.dns = dns
         #: it knows the cluster, once it has heard of it.
         self.agent: Agent | None = None
         self.services = ServiceDirectory()
@@ -182,6 +184,40 @@ class ClusterData:
 
     def _cluster_id(self) -> str:
         return "" if self.agent is None else self.agent.cluster_id
+
+    async def run(self, shell: Shell) -> None:
+        """Read what was asked for, and answer."""
+        await asyncio.gather(
+            self.services.run(lambda: shell.bus),
+            self.variables.run(lambda: shell.bus),
+            self.dns.run(self.services),
+        )
+
+
+class NodeDns:
+    """Names of services in DNS, where the operator wants them. Binds while the agent may. Raises ConfigInvalid."""
+
+    def __init__(self, own: AgentSettings, settings: DnsSettings) -> None:
+        self._settings = settings
+        # Of several agents on one machine, which all get the same setting, the first answers.
+        is_mine = bool(settings.dns) and not own.share and not own.retire
+        self._sockets: DnsSockets | None = open_sockets(*settings.place) if is_mine else None
+
+    def attributes(self) -> dict[str, str]:
+        """Node attributes."""
+        return self._settings.attributes()
+
+    async def run(self, services: ServiceDirectory) -> None:
+        """Answer until cancelled."""
+        if self._sockets is None:
+            return
+        from services.agent.dns.listener import DnsListener  # noqa: PLC0415 - extra "agent".
+        from services.agent.dns.responder import Responder  # noqa: PLC0415
+
+        said = self._settings
+        log.info("dns.answers", address=said.dns, zone=said.dns_zone)
+        responder = Responder(services, zone=said.dns_zone, ttl_s=said.dns_ttl)
+        await DnsListener(responder, self._sockets).run()
 
 
 def _input_handlers(
@@ -279,7 +315,7 @@ def _finder(
     directories: AllocDirs,
     drivers: Mapping[str, Driver],
     *,
-    offers: Sequence[HostVolumes | SecretPlugins | TemplateSettings],
+    offers: Sequence[HostVolumes | SecretPlugins | TemplateSettings | NodeDns],
 ) -> FingerprintRefresher:
     reserved = HostReserved(
         cpu_mhz=own.reserved_cpu_mhz,
@@ -366,8 +402,7 @@ def _beside(
             finder.watch(
                 lambda one: shell.inject([one]), lambda: sum(executors[0].disk_mib().values())
             ),
-            data.services.run(lambda: shell.bus),
-            data.variables.run(lambda: shell.bus),
+            data.run(shell),
         )
 
     return beside
@@ -400,6 +435,7 @@ def main() -> int:
         own = agent_settings(os.environ)
         configure_logging(settings.log_level)
         volumes = read_host_volumes(own.host_volumes, own.data_dir)
+        dns = NodeDns(own, dns_settings(os.environ))
         settings = run_as(own.run_as, settings)
         home = DataDir(Path(own.data_dir), own.node_id)
         drivers = _drivers(own, home)
@@ -407,12 +443,13 @@ def main() -> int:
             return _retire(home, drivers)
         end_orphans(home, _groups(drivers, home))
         directories = AllocDirs(home.top, memory=own.secrets_memory)
-        templated, data = template_settings(os.environ), ClusterData(own.node_id)
+        templated, data = template_settings(os.environ), ClusterData(own.node_id, dns)
         plugins = SecretPlugins(own.secret_plugins)
         handlers = _input_handlers(
             home, drivers, templated, settings.nats_url, data=data, plugins=plugins
         )
-        finder = _finder(own, home, directories, drivers, offers=(volumes, templated, plugins))
+        offers = (volumes, templated, plugins, dns)
+        finder = _finder(own, home, directories, drivers, offers=offers)
         spec = finder.find()
         agent, given = _agent(own, home, spec), _given(own, home, spec)
         data.agent = agent

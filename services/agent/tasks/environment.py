@@ -17,7 +17,13 @@ from services.agent.tasks import task_resources
 from services.agent.tasks.resolved_group import ResolvedGroup, ResolvedTask
 from services.agent.tasks.runtime_state import TaskRuntime
 from services.agent.tasks.task_resources import env_name
-from shared.core.runtime.agent_messages import LogLimits, TaskLaunch, TaskNames, VolumeBind
+from shared.core.runtime.agent_messages import (
+    LogLimits,
+    TaskLaunch,
+    TaskNames,
+    TaskNetwork,
+    VolumeBind,
+)
 from shared.core.runtime.desired_allocs import DesiredAlloc
 
 _REFERENCE = re.compile(r"\$\{\s*([^}\s]+)\s*\}")
@@ -144,7 +150,8 @@ def task_launch(
 ) -> TaskLaunch:
     """Build what a driver needs. Raises msgspec.DecodeError when the driver's options are not JSON."""
     env = task_environment(alloc, plan, task, node, failed=failed)
-    config = interpolate_json(msgspec.json.decode(task.config), {**node_variables(node), **env})
+    values = {**node_variables(node), **env}
+    config = interpolate_json(msgspec.json.decode(task.config), values)
     return TaskLaunch(
         config=msgspec.Raw(msgspec.json.encode(config)),
         env=env,
@@ -157,7 +164,7 @@ def task_launch(
         shared_ports=tuple(sorted(task_resources.shared_labels(plan))),
         devices=task_resources.task_devices(alloc, task),
         device_paths=task_resources.task_device_paths(alloc, task, node),
-        network=task_resources.task_network(plan, task, node),
+        network=_resolved_dns(task_resources.task_network(plan, task, node), values),
         names=TaskNames(
             job=alloc.job_id,
             group=alloc.group,
@@ -172,6 +179,20 @@ def task_launch(
             VolumeBind(source=one.source, target=one.target, read_only=one.read_only)
             for one in task.volumes
         ),
+    )
+
+
+def _resolved_dns(network: TaskNetwork, values: Mapping[str, str]) -> TaskNetwork:
+    """Resolve references in what the group says of DNS; what this node lacks is left out."""
+
+    def resolved(texts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(filter(None, (interpolate(one, values) for one in texts)))
+
+    return msgspec.structs.replace(
+        network,
+        dns_servers=resolved(network.dns_servers),
+        dns_searches=resolved(network.dns_searches),
+        dns_options=resolved(network.dns_options),
     )
 
 

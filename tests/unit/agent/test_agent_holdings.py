@@ -129,6 +129,25 @@ def test_in_a_bridge_ports_that_nobody_names_are_published_by_the_first_containe
     assert (first.network.hostname, first.network.dns_servers) == ("web", ("10.0.0.2",))
 
 
+def test_what_a_group_says_of_dns_may_name_the_node() -> None:
+    """References are resolved on the node; what it lacks is left out, so that the usual servers serve."""
+    dns = {
+        "Servers": ["${attr.unique.dns.address}", "${attr.nope}"],
+        "Searches": ["service.${attr.dns.zone}"],
+        "Options": ["ndots:${meta.dots}"],
+    }
+    attributes = {"unique.dns.address": "10.0.0.7", "dns.zone": "caravan"}
+    node = msgspec.structs.replace(
+        NODE, attributes={**NODE.attributes, **attributes}, meta={"dots": "2"}
+    )
+    job = job_json()
+    job["TaskGroups"][0]["Networks"] = [{**NETWORK, "DNS": dns}]
+    plan = resolve_group(ENCODER.encode(job), "g")
+    found = task_launch(alloc(ports=(20001, 20002)), plan, plan.tasks[0], node).network
+    assert found.dns_servers == ("10.0.0.7",)
+    assert (found.dns_searches, found.dns_options) == (("service.caravan",), ("ndots:2",))
+
+
 def test_a_port_in_a_network_by_name_is_at_that_address() -> None:
     """The variables of a port say where it can be reached."""
     ports = [{"Label": "in", "HostNetwork": "private"}, {"Label": "out"}]

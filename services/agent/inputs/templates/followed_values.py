@@ -59,11 +59,12 @@ class DataUnusable(CaravanError):
 
 
 class ViewValue(NamedTuple):
-    """What was read. `fault`: why it cannot be used."""
+    """What was read. `fault`: why templates cannot use it; `aside`: what makes no other version when it changes."""
 
     stamp: Stamp
     content: Any = ()
     fault: str = ""
+    aside: Any = ()
 
 
 class Awaited:
@@ -117,6 +118,7 @@ class FollowedValue(Awaited):
         self.name = name
         self.subject = subject
         self.content: Any = ()
+        self.aside: Any = ()
         #: why it cannot be used.
         self.fault = ""
         self.stamp: Stamp = ("", 0, 0)
@@ -227,9 +229,14 @@ class FollowedValues(ABC):
 
     # ---- inside: questions ----
 
-    async def _known(self, name: str) -> FollowedValue:
+    async def _read_once(self, name: str) -> FollowedValue:
+        """Wait until something is known, be it a part. Raises DataUnusable: too many are followed."""
         one = self._follow(name)
         await self._wait([one], lambda: one.version > 0)
+        return one
+
+    async def _known(self, name: str) -> FollowedValue:
+        one = await self._read_once(name)
         if one.fault:
             raise DataUnusable(one.fault, one.version)
         return one
@@ -349,7 +356,7 @@ class FollowedValues(ABC):
 
     def _learn(self, one: FollowedValue, found: ViewValue) -> None:
         """Note what is known now; where it is something else, wake all waiting questions."""
-        one.stamp = found.stamp
+        one.stamp, one.aside = found.stamp, found.aside
         if one.version and (found.content, found.fault) == (one.content, one.fault):
             return
         one.version, one.content, one.fault = next(self._versions), found.content, found.fault

@@ -1,6 +1,7 @@
-"""What this node knows of services: for `nomadService` and `nomadServices` of templates, which any node may read.
+"""What this node knows of services: for `nomadService` and `nomadServices` of templates, and for names in DNS.
 
-Only services that a template asks for are followed (`followed_values.py`). Next: `handler.py`.
+Any node may read it. Only services that a template or a question by DNS asks for are followed (`followed_values.py`).
+Next: `handler.py`, `services/agent/dns/`.
 """
 
 import time
@@ -12,6 +13,7 @@ import msgspec
 from schemas.bounds import bounded_decoder
 from schemas.projections import ServiceInstance, ServiceNamesProjection, ServiceProjection
 from services.agent.inputs.templates.followed_values import (
+    DataUnusable,
     FollowedValue,
     FollowedValues,
     Stamp,
@@ -24,6 +26,8 @@ from shared.protocol import subjects
 
 #: Stands for the list of names among the versions that are waited for.
 ALL = ""
+#: Services whose names differ in upper and lower case alone: one name in DNS.
+SPELLINGS_MAX = 8
 _SERVICE_DECODER = bounded_decoder(ServiceProjection)
 _NAMES_DECODER = bounded_decoder(ServiceNamesProjection)
 
@@ -33,6 +37,8 @@ class KnownService(msgspec.Struct, frozen=True):
 
     version: int
     instances: tuple[NamedInstance, ...] = ()
+    #: of the checks of each instance; another status is no other version.
+    statuses: tuple[str, ...] = ()
 
 
 class KnownNames(msgspec.Struct, frozen=True):
@@ -67,6 +73,28 @@ class ServiceDirectory(FollowedValues):
         super().__init__(clock)
         #: without a value of their own: the list of names says whether they have an instance.
         self._unlisted: dict[str, None] = {}
+        #: of the list with this version: names by their lower case.
+        self._spelled_version = 0
+        self._spelled: dict[str, list[str]] = {}
+
+    # ---- what DNS asks ----
+
+    async def resolve(self, label: str) -> tuple[KnownService, ...]:
+        """Return the services with this name, in any case; of one with too many instances those that pass first.
+
+        A name that the list leaves out is not followed. Waits without limit. Raises DataUnusable: of the list only a
+        part is known, and the name is not in it.
+        """
+        listed = await self._read_once(ALL)
+        if listed.version != self._spelled_version:
+            self._spelled_version, self._spelled = listed.version, {}
+            for one in listed.content:
+                self._spelled.setdefault(one.name.lower(), []).append(one.name)
+        names = self._spelled.get(label.lower(), [])[:SPELLINGS_MAX]
+        if listed.fault and not names:
+            raise DataUnusable(listed.fault, listed.version)
+        found = [await self._read_once(name) for name in names]
+        return tuple(KnownService(one.version, one.content, one.aside) for one in found)
 
     # ---- what templates ask ----
 
@@ -75,7 +103,7 @@ class ServiceDirectory(FollowedValues):
         if not _may_exist(name):
             return KnownService(1)
         found = await self._known(name)
-        return KnownService(found.version, found.content)
+        return KnownService(found.version, found.content, found.aside)
 
     async def services(self) -> KnownNames:
         """See ServiceSource."""
@@ -148,7 +176,8 @@ def _service_value(name: str, data: bytes) -> ViewValue | None:
         fault = (
             f"service {name} has {found.total} instances, the list that nodes get ends at {count}"
         )
-    return ViewValue(_stamp(found), tuple(map(_named, found.instances)), fault)
+    statuses = tuple(one.status for one in found.instances)
+    return ViewValue(_stamp(found), tuple(map(_named, found.instances)), fault, statuses)
 
 
 def _names_value(data: bytes) -> ViewValue:
