@@ -46,6 +46,7 @@ FULL_PROGRAMS = {
     "chromium": "chromium",
     "dockerd": "docker.io",
     "go": "golang-go",
+    "haproxy": "haproxy",
     "iptables": "iptables",
     "javac": "default-jdk-headless",
     "mvn": "maven",

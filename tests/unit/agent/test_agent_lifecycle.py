@@ -229,6 +229,17 @@ def test_a_pause_is_not_begun_anew() -> None:
     assert ends_ns[0] == one.now_ns - 6 * SECOND + 10 * SECOND
 
 
+def test_a_pause_that_is_told_twice_is_waited_for_once() -> None:
+    """A second order to stop moves nothing; what a version in place says before the order holds (S87)."""
+    one = story(task_json("a"), ShutdownDelay=10 * SECOND).started("a")
+    assert one.job is not None
+    one.job["TaskGroups"][0]["ShutdownDelay"] = 4 * SECOND
+    one.hear(6, alloc(version=1)).wait(1)
+    one.hear(7).wait(3).hear(8)
+    assert ends(one) == []
+    assert ends(one.wait(1.1)) == ["a"]
+
+
 def test_max_run_duration_is_the_last_day() -> None:
     """The deadline counts from the allocation's arrival, over restarts of agent and task; it ends complete."""
     one = story(

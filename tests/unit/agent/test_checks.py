@@ -207,3 +207,34 @@ def test_nothing_counts_within_the_grace() -> None:
     story = served({"CheckRestart": AGAIN}, restart=RESTART).started()
     assert signals(story.wait(19.5)) == 0
     assert signals(story.wait(1)) == 1
+
+
+def test_two_checks_that_fail_restart_their_task_once() -> None:
+    """The first one restarts it, and both have their grace again afterwards (S84)."""
+    again = {"CheckRestart": AGAIN}
+    story = served({"Name": "a", **again}, {"Name": "b", **again}, restart=RESTART).started()
+    story = says(says(story, "passing", "web/a"), "passing", "web/b").wait(20)
+    says(says(story, "critical", "web/a").wait(1), "critical", "web/b")
+    assert signals(story.wait(30)) == 1
+    story.exited(0).wait(3).started(run=2)
+    story.did(agent_messages.SignalTask)
+    says(says(story, "critical", "web/a", run=2), "critical", "web/b", run=2)
+    assert signals(story.wait(19)) == 0
+
+
+def test_a_check_that_is_removed_restarts_nothing() -> None:
+    """A version in place without it ends the count of its failures (S84)."""
+    story = failing().wait(9)
+    assert story.job is not None
+    del story.job["TaskGroups"][0]["Tasks"][0]["Services"][0]["Checks"]
+    assert signals(story.hear(8, alloc(version=1)).wait(30)) == 0
+    assert story.did(agent_messages.WatchChecks)[-1].checks == ()
+    assert story.state().tasks["main"].state == "running"
+
+
+def test_a_check_that_is_mended_by_the_restart_is_told() -> None:
+    """The next run begins as pending, and its first pass lists the service again (S85)."""
+    story = failing().wait(11).exited(0).wait(3).started(run=2).wait(1)
+    assert story.reports()[-1].states[0].tasks["main"].checks == {"web/up": "pending"}
+    told = says(story, "passing", run=2).wait(0.1).reports()
+    assert told[-1].states[0].tasks["main"].checks == {"web/up": "passing"}
