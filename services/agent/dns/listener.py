@@ -26,6 +26,8 @@ IDLE_S = 10.0
 #: Questions by UDP that are read in one turn of the event loop.
 _TURN_MAX = 32
 _LENGTH = 2
+#: Of an answer, for each further question that it counts as.
+_UNIT_BYTES = 1024
 
 
 class QuestionRate:
@@ -45,9 +47,16 @@ class QuestionRate:
             self._sources.clear()
         if self._total >= TOTAL_MAX or self._sources[source] >= SOURCE_MAX:
             return False
-        self._total += 1
-        self._sources[source] += 1
+        self._count(source, 1)
         return True
+
+    def answered(self, source: str, size: int) -> None:
+        """Count a long answer as several questions: it took as much time."""
+        self._count(source, size // _UNIT_BYTES)
+
+    def _count(self, source: str, units: int) -> None:
+        self._total += units
+        self._sources[source] += units
 
 
 class DnsListener:
@@ -95,6 +104,7 @@ class DnsListener:
 
     async def _send(self, data: bytes, source: Any) -> None:
         found = await self._responder.answer(data, is_udp=True)
+        self._rate.answered(source[0], len(found))
         # What the kernel does not take at once is dropped; the asker repeats its question.
         with contextlib.suppress(OSError):
             if found:
@@ -137,6 +147,7 @@ class DnsListener:
         found = await self._responder.answer(data, is_udp=False)
         if not found:
             return False
+        self._rate.answered(source, len(found))
         writer.write(len(found).to_bytes(_LENGTH, "big") + found)
         async with asyncio.timeout(IDLE_S):
             await writer.drain()

@@ -7,6 +7,7 @@ is marked as truncated. Source: RFC 1035, 2782, 6891. Next: `responder.py`.
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, NamedTuple
 
@@ -21,12 +22,11 @@ _IN = 1
 QUESTION_BYTES_MAX = 512
 #: Of an answer by UDP: without EDNS, and what fits into a packet of any link; by TCP what its length can say.
 _PLAIN_BYTES, UDP_BYTES_MAX, TCP_BYTES_MAX = 512, 1232, 65_535
-#: Records of an answer; more are never looked at.
-ANSWERS_MAX = 256
 _NAME_BYTES_MAX, _LABEL_BYTES_MAX = 254, 63
-#: The least that one record takes.
-_RECORD_BYTES = 16
-_HEADER = struct.Struct("!HHHHHH")
+#: Kind and class of a question; a name that stands before; kind, class, ttl and length of a record; the record of EDNS.
+_QUESTION_TAIL_BYTES, _POINTER_BYTES, _RECORD_BYTES, _EDNS_BYTES = 4, 2, 10, 11
+_KEPT_MAX = 4_096
+_HEADER, _SRV = struct.Struct("!HHHHHH"), struct.Struct("!HHH")
 _IS_ANSWER, _RECURSION = 0x8000, 0x0100
 _OPCODE = 0x7800
 
@@ -82,16 +82,41 @@ def read_question(data: bytes) -> DnsQuestion | bytes:
 
 
 def write_reply(question: DnsQuestion, reply: DnsReply, bytes_max: int) -> bytes:
-    """Write an answer of at most so many bytes."""
-    kept = list(reply.answers[: min(ANSWERS_MAX, bytes_max // _RECORD_BYTES)])
-    found = _packed(question, reply, kept, reply.more[:ANSWERS_MAX])
-    if len(found) > bytes_max and reply.more:
-        found = _packed(question, reply, kept, ())
-    empty = len(_packed(question, reply, [], ())) if len(found) > bytes_max else 0
-    while len(found) > bytes_max and kept:
-        fit = len(kept) * (bytes_max - empty) // (len(found) - empty)
-        kept = kept[: min(fit, len(kept) - 1)]
-        found = _packed(question, reply, kept, ())
+    """Write an answer of at most so many bytes. What fits is known before: it is written once."""
+    asked = question.record.questions[0]
+    room = bytes_max - _HEADER.size - len(_wire_name(asked.qname.label)) - _QUESTION_TAIL_BYTES
+    room -= _EDNS_BYTES if question.has_edns else 0
+    answers = _fitting(reply.answers, room)
+    head = dnslib.DNSHeader(
+        id=question.record.header.id,
+        bitmap=0,
+        qr=1,
+        aa=int(reply.code != REFUSED),
+        rd=question.record.header.rd,
+        tc=int(len(answers) < len(reply.answers)),
+        rcode=reply.code,
+    )
+    found = dnslib.DNSRecord(head, q=asked)
+    found.add_answer(*(_record(one, asked.qname, reply.ttl_s) for one, _ in answers))
+    if reply.zone and not reply.answers:
+        found.add_auth(_authority(reply))
+    for one, _ in _fitting(reply.more, room - sum(size for _, size in answers)):
+        found.add_ar(_record(one, asked.qname, reply.ttl_s))
+    if question.has_edns:
+        found.add_ar(dnslib.EDNS0(udp_len=UDP_BYTES_MAX))
+    return bytes(found.pack())
+
+
+def _fitting(records: Sequence[Resource], room: int) -> list[tuple[Resource, int]]:
+    """Return the first records that fit, each with the bytes that it takes at most."""
+    found: list[tuple[Resource, int]] = []
+    for one in records:
+        name_bytes = len(one.name.encode()) + 2 if one.name else _POINTER_BYTES
+        size = name_bytes + _RECORD_BYTES + len(_data(one.value)[1])
+        room -= size
+        if room < 0:
+            break
+        found.append((one, size))
     return found
 
 
@@ -129,39 +154,25 @@ def _bad_version(question: DnsQuestion) -> bytes:
     return bytes(answer.pack())
 
 
-def _packed(
-    question: DnsQuestion, reply: DnsReply, answers: Sequence[Resource], more: Sequence[Resource]
-) -> bytes:
-    asked = question.record.questions[0]
-    head = dnslib.DNSHeader(
-        id=question.record.header.id,
-        bitmap=0,
-        qr=1,
-        aa=int(reply.code != REFUSED),
-        rd=question.record.header.rd,
-        tc=int(len(answers) < len(reply.answers)),
-        rcode=reply.code,
-    )
-    found = dnslib.DNSRecord(head, q=asked)
-    found.add_answer(*(_record(one, asked.qname, reply.ttl_s) for one in answers))
-    if reply.zone and not reply.answers:
-        found.add_auth(_authority(reply))
-    found.add_ar(*(_record(one, asked.qname, reply.ttl_s) for one in more))
-    if question.has_edns:
-        found.add_ar(dnslib.EDNS0(udp_len=UDP_BYTES_MAX))
-    return bytes(found.pack())
-
-
 def _record(one: Resource, asked: Any, ttl_s: int) -> Any:
-    name = one.name or asked
-    match one.value:
+    kind, data = _data(one.value)
+    return dnslib.RR(one.name or asked, kind, ttl=ttl_s, rdata=dnslib.RD(data))
+
+
+@lru_cache(_KEPT_MAX)
+def _data(value: Address | tuple[int, str]) -> tuple[int, bytes]:
+    """Return the kind and the data of a record. The same ones are written again and again."""
+    match value:
         case IPv4Address():
-            return dnslib.RR(name, A, ttl=ttl_s, rdata=dnslib.A(str(one.value)))
+            return A, value.packed
         case IPv6Address():
-            return dnslib.RR(name, AAAA, ttl=ttl_s, rdata=dnslib.AAAA(str(one.value)))
+            return AAAA, value.packed
         case port, target:
-            data = dnslib.SRV(priority=1, weight=1, port=port, target=target)
-            return dnslib.RR(name, SRV, ttl=ttl_s, rdata=data)
+            return SRV, _SRV.pack(1, 1, port) + _wire_name(target.encode().split(b"."))
+
+
+def _wire_name(labels: Sequence[bytes]) -> bytes:
+    return b"".join(bytes((len(one),)) + one for one in labels) + b"\0"
 
 
 def _authority(reply: DnsReply) -> Any:

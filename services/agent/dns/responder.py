@@ -6,6 +6,7 @@ asks another server. Next: `listener.py`, which brings questions.
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from itertools import count
 from typing import Protocol
@@ -28,6 +29,10 @@ from shared.gotemplate.data import NamedInstance
 
 #: Of checks of instances that are named.
 ANSWERED = frozenset(("passing", "warning"))
+#: Records of one answer.
+ANSWERS_MAX = 128
+#: Addresses that were read.
+_KEPT_MAX = 4_096
 #: What the node does not know yet is waited for so long.
 WAIT_S = 2.0
 _KINDS = {
@@ -108,16 +113,24 @@ class Responder:
         if question.kind == messages.SRV:
             return self._targets(good)
         kinds = _KINDS.get(question.kind, ())
-        addresses = dict.fromkeys(_address(one) for one in good)
-        return self._some([Resource("", one) for one in addresses if isinstance(one, kinds)])
+        addresses: dict[Address, None] = {}
+        for one in good:
+            address = _address(one.address)
+            if address is not None and isinstance(address, kinds):
+                addresses[address] = None
+            if len(addresses) == ANSWERS_MAX:
+                break
+        return self._some([Resource("", address) for address in addresses])
 
     def _targets(self, good: Sequence[NamedInstance]) -> DnsReply:
         places: dict[tuple[int, str], Address | None] = {}
         for one in good:
-            address = _address(one)
+            address = _address(one.address)
             target = address_name(address, self._zone) if address else host_name(one.address)
             if one.port and target:
                 places[one.port, target] = address
+            if len(places) == ANSWERS_MAX:
+                break
         more = {target: address for (_, target), address in places.items() if address}
         return self._some(
             [Resource("", place) for place in places],
@@ -145,8 +158,9 @@ def _lower_tag(one: NamedInstance, ending: str) -> bool:
     return any(tag.endswith(ending) for tag in _tags(one))
 
 
-def _address(one: NamedInstance) -> Address | None:
+@lru_cache(_KEPT_MAX)
+def _address(text: str) -> Address | None:
     try:
-        return ip_address(one.address)
+        return ip_address(text)
     except ValueError:
         return None

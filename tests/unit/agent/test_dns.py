@@ -7,7 +7,7 @@ from typing import Any
 import dnslib  # type: ignore[import-untyped]
 import pytest
 
-from services.agent.dns import listener, messages, responder
+from services.agent.dns import listener, responder
 from services.agent.dns.listener import QuestionRate
 from services.agent.dns.names import NamedService, Nothing, host_name, read_name
 from services.agent.dns.responder import Responder
@@ -185,7 +185,7 @@ def test_an_answer_by_udp_is_never_long(kind: str, asked: int, most: int) -> Non
     assert most // 2 < len(found) <= most
     assert dnslib.DNSRecord.parse(found).header.tc == 1
     whole = answered(one, question("web.service.caravan", kind), is_udp=False)
-    assert len(whole.rr) == messages.ANSWERS_MAX
+    assert (len(whole.rr), whole.header.tc) == (responder.ANSWERS_MAX, 0)
 
 
 def packet(flags: int = 0, counts: tuple[int, ...] = (1, 0, 0, 0), body: bytes = b"") -> bytes:
@@ -257,7 +257,7 @@ def test_only_a_hosts_name_is_a_target(text: str, name: str) -> None:
 
 
 def test_questions_are_counted_by_second_and_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One address cannot use up what others may ask, and what is refused is not kept."""
+    """One address cannot use up what others may ask; long answers count more, refused questions are not kept."""
     monkeypatch.setattr(listener, "TOTAL_MAX", 5)
     monkeypatch.setattr(listener, "SOURCE_MAX", 3)
     now_s = [0.0]
@@ -268,6 +268,8 @@ def test_questions_are_counted_by_second_and_address(monkeypatch: pytest.MonkeyP
     assert len(rate._sources) == 2
     now_s[0] = 1.5
     assert rate.allows("a")
+    rate.answered("a", 2_048)
+    assert not rate.allows("a")
 
 
 @pytest.mark.parametrize(
