@@ -448,8 +448,7 @@ def main() -> int:
         handlers = _input_handlers(
             home, drivers, templated, settings.nats_url, data=data, plugins=plugins
         )
-        offers = (volumes, templated, plugins, dns)
-        finder = _finder(own, home, directories, drivers, offers=offers)
+        finder = _finder(own, home, directories, drivers, offers=(volumes, templated, plugins, dns))
         spec = finder.find()
         agent, given = _agent(own, home, spec), _given(own, home, spec)
         data.agent = agent
