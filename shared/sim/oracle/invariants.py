@@ -40,6 +40,7 @@ INVARIANTS = (
     "read_is_what_was_put",
     "erased_behind_its_end",
     "key_gone",
+    "signing_key_durable",
     "room_before_start",
     "inputs_before_start",
     "inputs_once",

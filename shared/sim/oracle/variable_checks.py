@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from schemas.base import Event
+from schemas.identities import SigningKeyCreated
 from schemas.variables import (
     VariableAnswer,
     VariableDeleted,
@@ -67,6 +68,9 @@ class VariableChecks:
                 case VariablesShredded():
                     for one in event.lives:
                         self._shredded(one)
+                case SigningKeyCreated():
+                    is_stored = event.key_id in self._store.signing
+                    self._ledger.hold("signing_key_durable", is_stored, event, self._store.signing)
                 case _:
                     pass
 

@@ -3,6 +3,7 @@
 import base64
 
 from schemas.envelope import ENCODER
+from schemas.identities import SigningKeyCreated, SigningKeyRemoved
 from schemas.variables import (
     KeyCreated,
     VariableDeleted,
@@ -127,6 +128,20 @@ def test_keys_are_listed_newest_first() -> None:
     newest = answer["keys"][0]["public"]  # type: ignore[index]
     assert base64.b64decode(newest) == bytes([2]) * 32
     assert story.ask("keys", limit=1)["total"] == 2
+
+
+def test_signing_keys_are_listed_newest_first() -> None:
+    """The first one signs; one that was removed is not shown."""
+    story = ready()
+    for number in (1, 2, 3):
+        key_id = f"{number:016x}"
+        story.log(SigningKeyCreated(key_id=key_id, algorithm="RS256", public=b"p", at_ns=number))
+    story.log(SigningKeyRemoved(key_id=f"{1:016x}"))
+    story.feed()
+    answer = story.ask("signing_keys")
+    shown = [(one["key_id"], one["algorithm"], one["create_ns"]) for one in answer["keys"]]  # type: ignore[attr-defined]
+    assert shown == [(f"{3:016x}", "RS256", 3), (f"{2:016x}", "RS256", 2)]
+    assert answer["total"] == 2
 
 
 def test_no_answer_has_ciphertext_or_digests() -> None:
