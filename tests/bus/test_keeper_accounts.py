@@ -1,4 +1,4 @@
-"""Who may ask the keeper, and who hears what it is asked; numbers are those of the attack table."""
+"""Who asks the keeper what, by the accounts of the bus: nodes under their own names, the gateway for tasks alone."""
 
 import pytest
 
