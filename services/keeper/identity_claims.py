@@ -5,43 +5,20 @@ The question of a node decides nothing but which identity it is about: audience 
 
 from typing import Any
 
-import msgspec
-
 from schemas.base import SECOND_NS, JobId
 from shared.core.state.ids import alloc_id
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import JobVersion
 from shared.errors import CommandInvalid
+from shared.jobspec.identities import task_identities
+from shared.jobspec.nomad.job import JOB_DECODER
+from shared.jobspec.nomad.services import WorkloadIdentity
 from shared.protocol.identity_names import DEFAULT_AUDIENCE, DEFAULT_IDENTITY, NAMESPACE, REGION
 
 #: Versions whose identities are kept: the text of one is read once.
 _VERSIONS_KEPT = 256
-
-
-class _Identity(msgspec.Struct, frozen=True, gc=False):
-    name: str = msgspec.field(name="Name", default="")
-    audience: tuple[str, ...] | None = msgspec.field(name="Audience", default=None)
-    ttl_ns: int = msgspec.field(name="TTL", default=0)
-
-
-class _Task(msgspec.Struct, frozen=True):
-    name: str = msgspec.field(name="Name", default="")
-    identity: _Identity | None = msgspec.field(name="Identity", default=None)
-    identities: tuple[_Identity, ...] | None = msgspec.field(name="Identities", default=None)
-
-
-class _Group(msgspec.Struct, frozen=True):
-    name: str = msgspec.field(name="Name", default="")
-    tasks: tuple[_Task, ...] | None = msgspec.field(name="Tasks", default=None)
-
-
-class _Job(msgspec.Struct, frozen=True):
-    groups: tuple[_Group, ...] | None = msgspec.field(name="TaskGroups", default=None)
-
-
-_DECODER = msgspec.json.Decoder(_Job)
 #: By group and task: the identities by name.
-_Identities = dict[tuple[str, str], dict[str, _Identity]]
+_Identities = dict[tuple[str, str], dict[str, WorkloadIdentity]]
 
 
 class TaskIdentities:
@@ -51,7 +28,7 @@ class TaskIdentities:
         #: job, seq of the version -> what its text says; oldest first. A purged job begins at version 0 again.
         self._known: dict[tuple[str, int], _Identities] = {}
 
-    def of_task(self, state: State, row: int, task: str) -> dict[str, _Identity]:
+    def of_task(self, state: State, row: int, task: str) -> dict[str, WorkloadIdentity]:
         """Return the identities of a task of an allocation by name. Raises CommandInvalid."""
         groups = state.allocations.groups
         ref = int(state.allocations.group[row])
@@ -78,18 +55,22 @@ class TaskIdentities:
 
 
 def _identities_of(spec: bytes) -> _Identities:
-    found: _Identities = {}
-    for group in _DECODER.decode(spec).groups or ():
-        for task in group.tasks or ():
-            named = {one.name or DEFAULT_IDENTITY: one for one in task.identities or ()}
-            if task.identity is not None:
-                named[DEFAULT_IDENTITY] = task.identity
-            found[group.name, task.name] = named
-    return found
+    return {
+        (group.name, task.name): {one.name: one.block for one in task_identities(task)}
+        for group in JOB_DECODER.decode(spec).groups
+        for task in group.tasks
+    }
 
 
 def claims_of(
-    state: State, row: int, *, task: str, name: str, block: _Identity, now_ns: int, issuer: str
+    state: State,
+    row: int,
+    *,
+    task: str,
+    name: str,
+    block: WorkloadIdentity,
+    now_ns: int,
+    issuer: str,
 ) -> dict[str, Any]:
     """Make the claims of a token, but for its id."""
     table = state.allocations

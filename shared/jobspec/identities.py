@@ -8,9 +8,7 @@ from typing import NamedTuple
 
 from shared.jobspec.nomad.job import TaskSpec
 from shared.jobspec.nomad.services import WorkloadIdentity
-
-#: The name of the block without one.
-DEFAULT_IDENTITY = "default"
+from shared.protocol.identity_names import DEFAULT_IDENTITY
 
 
 class DeclaredIdentity(NamedTuple):

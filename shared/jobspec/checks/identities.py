@@ -10,12 +10,12 @@ from schemas.base import SECOND_NS
 from shared.jobspec.checks.error_list import DURATION_NS_MAX, ErrorList
 from shared.jobspec.checks.templates import ESCAPES, is_outside, place_in_allocation
 from shared.jobspec.identities import (
-    DEFAULT_IDENTITY,
     DeclaredIdentity,
     identity_file,
     task_identities,
 )
 from shared.jobspec.nomad.job import JobSpec, TaskSpec
+from shared.protocol.identity_names import DEFAULT_IDENTITY
 from shared.signal_names import signal_error
 
 CHANGE_MODES = ("noop", "signal", "restart")

@@ -10,11 +10,11 @@ import msgspec
 
 from shared.jobspec.hcl.blocks import ResolvedBlock
 from shared.jobspec.hcl.values import Value, as_text
-from shared.jobspec.identities import DEFAULT_IDENTITY
 from shared.jobspec.nomad.base import JobBlock
 from shared.jobspec.nomad.job import JobSpec, TaskGroup, TaskSpec
 from shared.jobspec.nomad.placement import AffinityBlock, ConstraintBlock, Network
 from shared.jobspec.strict_json import JsonObject
+from shared.protocol.identity_names import DEFAULT_IDENTITY
 
 #: Constraints in short: the attribute's name is the operator, its value the right side.
 _SHORT = (

@@ -35,7 +35,7 @@ from services.agent.inputs.thread_writes import write_in_thread
 from services.agent.safe_open import is_swapped, replace_below
 from shared.core.runtime.agent_messages import TaskInput
 from shared.core.runtime.input_specs import IDENTITY, IdentityInput
-from shared.jobspec.identities import DEFAULT_IDENTITY
+from shared.protocol.identity_names import DEFAULT_IDENTITY
 
 #: Nomad's word for an input that cannot be had.
 FAILED = "Task hook failed"

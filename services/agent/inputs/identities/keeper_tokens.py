@@ -17,6 +17,7 @@ from schemas.jobs import ErrorDetail
 from shared.bus.connection.nats_client import BusClient
 from shared.errors import BusUnavailable, CaravanError
 from shared.protocol import subjects
+from shared.protocol.identity_names import identity_context
 from shared.sealed_box import SealedBoxInvalid, new_pair, open_box
 
 #: A question waits so long for its answer.
@@ -79,7 +80,7 @@ class KeeperTokens:
         except BusUnavailable as err:
             raise TokenUnavailable("the keeper does not answer") from err
         found = self._answer(body, name)
-        return self._opened(found, private, ("identity", cluster_id, alloc_id, task, name))
+        return self._opened(found, private, identity_context(cluster_id, alloc_id, task, name))
 
     # ---- inside ----
 
