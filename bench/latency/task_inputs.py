@@ -1,13 +1,14 @@
-"""P28, inputs: what an artifact, two templates and a variable add to a start, a change for 1,000 templates, checks.
+"""P28, inputs: what an artifact, two templates and a variable add to a start, a change for 1,000 templates, and checks.
 
-One agent with real processes, through the whole product. Tasks start one after the other, by turns bare and with
-an artifact of 1 MiB from a server of this machine and two templates, one of a service and one of a variable of the
-job, which was stored just before and which no task has read: `start_p50_ms` and `start_p99_ms` are of the difference,
-from the plan in the log until the process runs. Then 1,000 services are checked, each every 10 s, 900 by TCP and 100
-by HTTP: `checks_cpu_pct` is what the agent takes of a core. At last 1,000 tasks follow two services: each gets an instance more, and the time runs from the
-record of the log that has it until the last file has the new text. The template of the first is the same text for
-every task (`change_s`), that of the second has the task's own id in it (`change_own_s`). Every file is compared with
-what the log says. The figures to reach: 40 ms at the median, 2 s, 5 % of a core.
+One agent with real processes, through the whole product. Tasks start one after the other, by turns bare and with an
+artifact of 1 MiB from a server of this machine and two templates, one of a service and one of a variable of the job,
+which was stored just before and which no task has read: `start_p50_ms` and `start_p99_ms` are of the difference, from
+the plan in the log until the process runs. Then 1,000 services are checked, each every 10 s, 900 by TCP and 100 by
+HTTP: `checks_cpu_pct` is what the agent takes of a core. At last 1,000 tasks follow two services: each gets an
+instance more, and the time runs from the record of the log that has it until the last file has the new text. The
+template of the first is the same text for every task (`change_s`), that of the second has the task's own id in it
+(`change_own_s`). Every file is compared with what the log says. The figures to reach: 40 ms at the median, 2 s, 5 %
+of a core.
 """
 
 import asyncio
