@@ -6,7 +6,14 @@ from pathlib import Path
 
 import msgspec
 
-from services.keeper.kek import KekCommand, KekFile, KekSource
+from services.keeper.kek import (
+    KekCommand,
+    KekFile,
+    KekSource,
+    NextKek,
+    NextKekCommand,
+    NextKekFile,
+)
 from services.keeper.key_entries import BusEntries
 from services.keeper.key_store import KeyStore
 from services.keeper.role import Keeper
@@ -30,6 +37,8 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     kek_command: str = ""
     #: claim `iss` of identities: the address of a gateway that serves `/.well-known/openid-configuration`.
     oidc_issuer: str = ""
+    #: a command that prints the next key-encryption key, while one takes the place of the other.
+    next_kek_command: str = ""
 
 
 def kek_source(own: KeeperSettings) -> KekSource:
@@ -43,15 +52,22 @@ def kek_source(own: KeeperSettings) -> KekSource:
     return KekFile(Path(own.dir))
 
 
+def next_kek_source(own: KeeperSettings) -> NextKek | None:
+    """Say where the next key-encryption key would be. Raises ConfigInvalid."""
+    if own.next_kek_command:
+        return NextKekCommand(own.next_kek_command)
+    return NextKekFile(Path(own.dir)) if own.dir and not own.kek_command else None
+
+
 def build(settings: RunSettings) -> RoleSpec:
     """Make the role from the environment. Raises ConfigInvalid."""
     own = settings_from(KeeperSettings, prefix=_PREFIX)
-    kek = kek_source(own)
+    kek, next_kek = kek_source(own), next_kek_source(own)
 
     def performers_of(shell: Shell) -> Mapping[type, EffectHandler]:
         entries = BusEntries(lambda: shell.bus, replicas=settings.replicas)
         vault = KeyVault(
-            KeyStore(entries, kek),
+            KeyStore(entries, kek, next_kek),
             lambda one: shell.inject([one]),
             lambda text: shell.problems.note(PROBLEM, text),
         )

@@ -1,7 +1,8 @@
 """Where the key-encryption key (KEK) of a cluster comes from: a file in the keeper's folder, or a command.
 
 As text it is 64 hex digits. A file is made where the key store is empty, and never again: another key would open none
-of the entries. Nothing of a key, or of what a command printed, is in a log line or an error.
+of the entries. The next KEK, which is to take its place (`rewrap.py`), is beside it: `kek.next`, or another command.
+Nothing of a key, or of what a command printed, is in a log line or an error.
 """
 
 import asyncio
@@ -15,13 +16,17 @@ from typing import Protocol
 
 from shared.errors import BusUnavailable, CaravanError, ConfigInvalid
 
-FILE_NAME = "kek"
+FILE_NAME, NEXT_NAME = "kek", "kek.next"
 _COMMAND_S = 10.0
 _TEXT = re.compile(rb"[0-9a-f]{64}")
 
 
 class KeyStoreFault(CaravanError):
     """The key store or its key-encryption key cannot be used, and waiting does not help; the text says what to do."""
+
+
+class KeyStoreReplaced(KeyStoreFault):
+    """The key store is not the one any more that was opened: it was wrapped anew, or is gone."""
 
 
 class KekUnreachable(BusUnavailable):
@@ -36,11 +41,23 @@ class KekSource(Protocol):
         ...
 
 
-class KekFile:
-    """`kek` in the keeper's folder, for its owner alone."""
+class NextKek(Protocol):
+    """Has the key that is to take the place of the present one."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE_NAME
+    async def read_next(self) -> bytes | None:
+        """Return the key; None: there is none. Raises KeyStoreFault, or KekUnreachable: try again."""
+        ...
+
+    def take_over(self) -> None:
+        """Make it the present one: the former opens nothing any more. Raises KeyStoreFault."""
+        ...
+
+
+class KekFile:
+    """`kek` in the keeper's folder, for its owner alone. `name`: another file there."""
+
+    def __init__(self, folder: Path, name: str = FILE_NAME) -> None:
+        self._path = folder / name
 
     async def read(self, *, may_create: bool) -> bytes:
         """Return the key, a new one where there is no file and `may_create`. Raises KeyStoreFault."""
@@ -68,7 +85,7 @@ class KekFile:
         """Write a new key, durable before it has a name; of two who do so at once the first one's stays."""
         folder = self._path.parent
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = folder / f"{FILE_NAME}.{secrets.token_hex(8)}.new"
+        fresh = folder / f"{self._path.name}.{secrets.token_hex(8)}.new"
         try:
             with os.fdopen(
                 os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
@@ -80,23 +97,56 @@ class KekFile:
                 os.link(fresh, self._path)
         finally:
             fresh.unlink(missing_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
+        _sync(folder)
+
+
+class NextKekFile:
+    """`kek.next` in the keeper's folder; it takes over by taking the name `kek`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = KekFile(folder, NEXT_NAME)
+
+    async def read_next(self) -> bytes | None:
+        """Return the key; None: there is no file. Raises KeyStoreFault."""
+        if not (self._folder / NEXT_NAME).exists():
+            return None
+        return await self._file.read(may_create=False)
+
+    async def make(self) -> bytes:
+        """Return the key, a new one where there is no file. Raises KeyStoreFault."""
+        return await self._file.read(may_create=True)
+
+    def take_over(self) -> None:
+        """Replace `kek`. Another process of this machine may have done so."""
         try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+            with contextlib.suppress(FileNotFoundError):
+                (self._folder / NEXT_NAME).replace(self._folder / FILE_NAME)
+                _sync(self._folder)
+        except OSError as err:
+            text = f"{self._folder / NEXT_NAME} cannot be renamed to {FILE_NAME}: {err.strerror}"
+            raise KeyStoreFault(text) from err
+
+
+def _sync(folder: Path) -> None:
+    """Make names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 class KekCommand:
     """A program that prints the key, such as a client of a key management service. It is run without a shell."""
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: str, setting: str = "CARAVAN_KEEPER_KEK_COMMAND") -> None:
         try:
             self._words = shlex.split(command)
         except ValueError as err:
-            raise ConfigInvalid(f"CARAVAN_KEEPER_KEK_COMMAND: {err}") from None
+            raise ConfigInvalid(f"{setting}: {err}") from None
         if not self._words:
-            raise ConfigInvalid("CARAVAN_KEEPER_KEK_COMMAND names no program")
+            raise ConfigInvalid(f"{setting} names no program")
 
     async def read(self, *, may_create: bool) -> bytes:
         """Run the program and return the key. Raises KeyStoreFault, KekUnreachable."""
@@ -125,6 +175,20 @@ class KekCommand:
         if child.returncode:
             raise KekUnreachable(f"{name}, which prints the KEK, ended with {child.returncode}")
         return _key_of(printed, f"what {name} prints")
+
+
+class NextKekCommand:
+    """A program that prints the next key: the operator makes it the present one, in the settings."""
+
+    def __init__(self, command: str) -> None:
+        self._command = KekCommand(command, "CARAVAN_KEEPER_NEXT_KEK_COMMAND")
+
+    async def read_next(self) -> bytes | None:
+        """Run the program and return the key. Raises KeyStoreFault, KekUnreachable."""
+        return await self._command.read(may_create=False)
+
+    def take_over(self) -> None:
+        """Do nothing: settings are the operator's."""
 
 
 def _key_of(text: bytes, where: str) -> bytes:

@@ -47,12 +47,19 @@ class KeyEntries(Protocol):
         """Every entry, in the order in which they were written."""
         ...
 
-    async def read(self, name: str) -> bytes | None:
+    async def count(self) -> int:
+        """How many entries there are, by the word of the stream's leader: `read_all` may be answered by a replica."""
+        ...
+
+    async def find(self, name: str) -> KeyEntry | None:
         """One entry; None: there is none."""
         ...
 
-    async def create(self, name: str, body: bytes, unless: str = "") -> bool:
-        """Write an entry, durable on return; False: it, or one that `unless` names, is there already."""
+    async def create(self, name: str, body: bytes, unless: str = "", after: int = 0) -> bool:
+        """Write an entry, durable on return; False: it is there already.
+
+        `unless`: names others (wildcards allowed) of which none may be newer than seq `after`.
+        """
         ...
 
     async def erase(self, name: str) -> None:
@@ -103,16 +110,23 @@ class BusEntries:
             ]
         return found
 
-    async def read(self, name: str) -> bytes | None:
+    async def count(self) -> int:
+        """Ask for the state of the stream. Raises BusUnavailable."""
+        found = await streams.info(self._bus(), self._config.name)
+        if found is None:
+            raise BusUnavailable(f"stream {self._config.name} is missing")
+        return found.state.messages
+
+    async def find(self, name: str) -> KeyEntry | None:
         """Read one entry from the stream's leader. Raises BusUnavailable."""
         found = await self._last(name)
-        return None if found is None else base64.b64decode(found.data)
+        return None if found is None else KeyEntry(name, found.seq, base64.b64decode(found.data))
 
-    async def create(self, name: str, body: bytes, unless: str = "") -> bool:
+    async def create(self, name: str, body: bytes, unless: str = "", after: int = 0) -> bool:
         """Publish under a subject that has no message. Raises BusUnavailable: perhaps it was stored."""
         headers = {
             "nats_expected_stream": self._config.name,
-            "nats_expected_last_subject_sequence": "0",
+            "nats_expected_last_subject_sequence": str(after),
         }
         if unless:
             headers["nats_expected_last_subject_sequence_subject"] = subjects.key_entry(unless)

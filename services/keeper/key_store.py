@@ -1,30 +1,37 @@
 """The keys of a cluster, each wrapped by its key-encryption key (KEK) and stored where it can be erased.
 
-    digest          what keyed digests of items are made with
     check           the id of the cluster: tells another KEK, and another cluster
-    door.KEY_ID     the private key that clients seal for
+    digest          what keyed digests of items are made with
+    door.KEY_ID     a sealing key: the private key of a pair that clients seal for
+    retire.KEY_ID   when that sealing key was seen to be out of use, in seconds since 1970
     data.TOKEN      the key of one life of a path, which stands beside it in plain
     sign.KEY_ID     a private key that signs identities of tasks
 
-The additional data of a wrapping is the entry's name, so no entry can take another one's place. Entries are created
-where there is none, never changed, and data keys end by being erased. No key is kept in memory longer than its use,
-but KEK, digest key and door key: what is erased here is gone in every keeper. Next: `vault.py`.
+Entries are created where there is none, never changed, and data keys and sealing keys end by being erased. No key is
+kept in memory longer than its use, but KEK, digest key and sealing keys: what is erased here is gone in every keeper.
+How entries are wrapped: `wrapped_keys.py`. Next: `vault.py`.
 """
 
 import hashlib
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
 import msgspec
-from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from schemas.variables import VariableLife
-from services.keeper.kek import KekSource, KeyStoreFault
+from services.keeper.kek import KekSource, KeyStoreFault, NextKek
 from services.keeper.key_entries import KeyEntries, KeyEntry
-from shared.bus.jetstream.streams import BusRefused
+from services.keeper.wrapped_keys import (
+    DamagedEntry,
+    PlainKey,
+    StoredKey,
+    WrappedKeys,
+    lacks,
+    plain_name,
+)
 from shared.core.runtime.keeper_messages import StoredSigningKey
 from shared.errors import BusUnavailable
 from shared.identity_tokens import (
@@ -34,28 +41,34 @@ from shared.identity_tokens import (
     read_private,
     signing_key_id,
 )
-from shared.sealed_box import KEY_BYTES, NONCE_BYTES, context_bytes, key_id, new_pair
+from shared.sealed_box import KEY_BYTES, context_bytes, key_id, new_pair
 
-_CHECK, _DIGEST, _DOOR, _DATA, _SIGN = "check", "digest", "door.", "data.", "sign."
-_NO_LIFE = VariableLife(path="", incarnation=0)
+_DIGEST, _DOOR, _RETIRE, _DATA, _SIGN = "digest", "door.", "retire.", "data.", "sign."
+#: So long after it was seen that a newer sealing key is in the log an older one still opens what clients sealed.
+GRACE_S = 24 * 3600
+_TIME_BYTES = 8
+#: How often a new sealing key is made again because another keeper was faster.
+_TRIES_MAX = 5
 
 
-class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Body of an entry: nonce, wrapped key and tag; of a data key also whose it is."""
+class SealingPair(msgspec.Struct, frozen=True):
+    """A sealing key, both parts."""
 
-    wrapped: bytes
-    path: str = ""
-    incarnation: int = 0
+    private: bytes
+    public: bytes
+    key_id: str
+
+    def __repr__(self) -> str:
+        """Show no key: the text may get into a traceback."""
+        return f"SealingPair({self.key_id!r})"
 
 
 class OpenedKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """What a vault needs as long as it answers."""
+    """What a vault needs as long as it answers. `doors`: sealing keys, the one that was stored last behind."""
 
     cluster_id: str
     digest: bytes
-    door_private: bytes
-    door_public: bytes
-    door_id: str
+    doors: tuple[SealingPair, ...]
     lives: tuple[VariableLife, ...]
     #: oldest first.
     signing: tuple[StoredSigningKey, ...] = ()
@@ -64,160 +77,196 @@ class OpenedKeys(msgspec.Struct, frozen=True, kw_only=True):
         """Show no key: the text may get into a traceback."""
         return f"OpenedKeys(door_id={self.door_id!r})"
 
+    @property
+    def door_id(self) -> str:
+        """Id of the last sealing key."""
+        return self.doors[-1].key_id
+
+    @property
+    def door_public(self) -> bytes:
+        """Its public part."""
+        return self.doors[-1].public
+
+    @property
+    def door_private(self) -> bytes:
+        """Its private part."""
+        return self.doors[-1].private
+
 
 class KeyStore:
-    """Wrapped keys in `entries`. `open` first."""
+    """Wrapped keys in `entries`. `open` first. `clock`: seconds since 1970."""
 
-    def __init__(self, entries: KeyEntries, kek: KekSource) -> None:
-        self._entries = entries
-        self._kek_source = kek
-        self._kek: AESGCM | None = None
+    def __init__(
+        self,
+        entries: KeyEntries,
+        kek: KekSource,
+        next_kek: NextKek | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._keys = WrappedKeys(entries, kek, next_kek)
+        self._clock = clock
 
     async def open(self, cluster_id: str, *, may_create: bool) -> OpenedKeys:
         """Read, or make, what there is once. Raises KeyStoreFault; BusUnavailable: try again."""
-        try:
-            is_there = await self._entries.is_there()
-        except BusRefused as err:
-            raise KeyStoreFault(str(err)) from err
-        known = await self._entries.read_all() if is_there else []
-        if not known and not may_create:
-            raise KeyStoreFault(_lost(is_there=is_there))
-        self._kek = AESGCM(await self._kek_source.read(may_create=not known))
-        if not is_there:
-            await self._entries.make()
-        await self._check(cluster_id, may_create=may_create)
-        digest = await self._kept(_DIGEST, os.urandom(KEY_BYTES), may_create=may_create)
-        private = await self._door(known, may_create=may_create)
-        public = X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+        known = await self._keys.open(cluster_id, may_create=may_create)
         return OpenedKeys(
             cluster_id=cluster_id,
-            digest=digest,
-            door_private=private,
-            door_public=public,
-            door_id=key_id(public),
+            digest=await self._digest(may_create=may_create),
+            doors=await self._doors(known, may_create=may_create),
             lives=lives_of(known),
-            signing=self._signing(known),
+            signing=await self._signing(known),
         )
 
     async def data_key(self, life: VariableLife, *, may_create: bool) -> bytes | None:
         """Return the key of a life, a new one, durable, where there is none and `may_create`.
 
-        Raises KeyStoreFault: its entry is damaged; BusUnavailable.
+        Raises KeyStoreFault: its entry is damaged, or the store was replaced; BusUnavailable.
         """
         name = data_name(life)
-        found = await self._entries.read(name)
+        found = await self._keys.read(name, sure=may_create)
         if found is None and may_create:
-            return await self._created(name, os.urandom(KEY_BYTES), life)
-        return None if found is None else self._unwrap(name, found)
+            found = await self._keys.create(name, PlainKey(os.urandom(KEY_BYTES), life))
+        return None if found is None else found.key
 
     async def erase(self, lives: Iterable[VariableLife]) -> None:
         """Erase the keys of lives, durable and seen to be gone. Raises BusUnavailable: perhaps some are left."""
         for life in lives:
-            await self._entries.erase(data_name(life))
+            await self._keys.erase(data_name(life))
+
+    # ---- sealing keys ----
+
+    async def new_sealing_key(self, known: tuple[str, ...]) -> SealingPair:
+        """Return a sealing key that is not `known`, durable: one that a keeper left behind, or a new one.
+
+        Of keepers that make one at once the first one's is returned to all. Raises KeyStoreFault, BusUnavailable.
+        """
+        for _ in range(_TRIES_MAX):
+            entries = await self._keys.all()
+            for name in _names(entries, _DOOR):
+                if name.removeprefix(_DOOR) not in known and (pair := await self._pair(name)):
+                    return pair
+            private, public = new_pair()
+            name, after = f"{_DOOR}{key_id(public)}", self._keys.newest_seq(entries, _DOOR)
+            if await self._keys.create_first(name, PlainKey(private), f"{_DOOR}*", after) and (
+                await self._keys.read(name, sure=True)
+            ):
+                return _pair_of(private)
+        raise BusUnavailable("stream KEYS changes while a sealing key is made")
+
+    async def check(
+        self, superseded: tuple[str, ...]
+    ) -> tuple[tuple[str, ...], tuple[VariableLife, ...]]:
+        """Erase sealing keys that have long been out of use; return those that are left, and whose data keys there are.
+
+        The time is the wall clock's and stands in the store, since it must outlive keepers and machines. A clock that
+        is wrong makes it shorter or longer once: a client that is refused seals again with the key in force.
+        Raises KeyStoreFault, BusUnavailable.
+        """
+        entries = await self._keys.all()
+        doors = {name.removeprefix(_DOOR) for name in _names(entries, _DOOR)}
+        left: list[str] = []
+        for one in superseded:
+            if one in doors and not await self._is_retired(one):
+                left.append(one)
+            elif one in doors:
+                await self._keys.erase(f"{_DOOR}{one}")
+                doors.discard(one)
+        for name in _names(entries, _RETIRE):
+            if name.removeprefix(_RETIRE) not in doors:
+                await self._keys.erase(name)
+        return tuple(left), lives_of(entries)
+
+    # ---- signing keys ----
 
     async def make_signing_key(self) -> StoredSigningKey:
-        """Draw a key that signs identities; it is durable on return. Raises BusUnavailable."""
+        """Draw a key that signs identities; it is durable on return. Raises KeyStoreFault, BusUnavailable."""
         # On the loop: a tenth of a second, once in the life of a key.
         private = new_signing_key()
         public = public_bytes(private)
         found = StoredSigningKey(key_id=signing_key_id(public), public=public)
-        await self._created(f"{_SIGN}{found.key_id}", private_bytes(private), _NO_LIFE)
+        await self._keys.create(f"{_SIGN}{found.key_id}", PlainKey(private_bytes(private)))
         return found
 
     async def signing_key(self, kid: str) -> RSAPrivateKey | None:
         """Return a key that signs identities; None: there is none. Raises KeyStoreFault, BusUnavailable."""
-        name = f"{_SIGN}{kid}"
-        found = await self._entries.read(name)
-        return None if found is None else read_private(self._unwrap(name, found))
+        found = await self._keys.read(f"{_SIGN}{kid}")
+        return None if found is None else read_private(found.key)
 
     async def erase_signing_keys(self, key_ids: Iterable[str]) -> None:
         """Erase keys that signed, as `erase` does. Raises BusUnavailable."""
         for one in key_ids:
-            await self._entries.erase(f"{_SIGN}{one}")
+            await self._keys.erase(f"{_SIGN}{one}")
 
-    def _signing(self, known: list[KeyEntry]) -> tuple[StoredSigningKey, ...]:
+    # ---- inside ----
+
+    async def _signing(self, known: list[KeyEntry]) -> tuple[StoredSigningKey, ...]:
         """List the keys that sign; one that does not open, or has another id than its entry, is left out."""
         found: list[StoredSigningKey] = []
-        for one in known:
-            if not one.name.startswith(_SIGN):
-                continue
+        for name in _names(known, _SIGN):
             try:
-                public = public_bytes(read_private(self._unwrap(one.name, one.body)))
-            except (KeyStoreFault, ValueError):
+                private = await self.signing_key(name.removeprefix(_SIGN))
+                public = b"" if private is None else public_bytes(private)
+            except (DamagedEntry, ValueError):
                 continue
-            if one.name == f"{_SIGN}{signing_key_id(public)}":
+            if public and name == f"{_SIGN}{signing_key_id(public)}":
                 found.append(StoredSigningKey(key_id=signing_key_id(public), public=public))
         return tuple(found)
 
-    async def _check(self, cluster_id: str, *, may_create: bool) -> None:
+    async def _is_retired(self, one: str) -> bool:
+        """Whether its time is over; it begins with the first question."""
+        name = f"{_RETIRE}{one}"
         try:
-            found = await self._kept(_CHECK, cluster_id.encode(), may_create=may_create)
-        except _NotOurs:
-            raise KeyStoreFault(
-                "stream KEYS was wrapped by another key-encryption key: copy keeper/kek of the machine that made it"
-            ) from None
-        if found != cluster_id.encode():
-            raise KeyStoreFault(
-                "stream KEYS has the keys of another cluster: restore that of this cluster"
+            seen = await self._keys.read(name)
+        except DamagedEntry:
+            await self._keys.erase(name)
+            seen = None
+        if seen is None:
+            now = int(self._clock()).to_bytes(_TIME_BYTES, "big")
+            seen = await self._keys.create(name, PlainKey(now))
+        return self._clock() >= int.from_bytes(seen.key, "big") + GRACE_S
+
+    async def _doors(self, known: list[KeyEntry], *, may_create: bool) -> tuple[SealingPair, ...]:
+        """Return the sealing keys, a first one where there is none and it may be made."""
+        names = _names(known, _DOOR)
+        found = [pair for name in names if (pair := await self._pair(name))]
+        if found:
+            return tuple(found)
+        if names:
+            raise DamagedEntry(
+                "no sealing key of stream KEYS (door) opens, each entry is damaged: restore it from a backup"
             )
-
-    async def _door(self, known: list[KeyEntry], *, may_create: bool) -> bytes:
-        """Return the newest private key that clients seal for."""
-        doors = [one for one in known if one.name.startswith(_DOOR)]
-        if not doors:
-            if not may_create:
-                raise KeyStoreFault(_lacks("door"))
-            private, public = new_pair()
-            name = f"{_DOOR}{key_id(public)}"
-            body = self._wrapped(name, private, _NO_LIFE)
-            if await self._entries.create(name, body, unless=f"{_DOOR}*"):
-                return private
-            known = await self._entries.read_all()
-            doors = [one for one in known if one.name.startswith(_DOOR)]
-            if not doors:
-                raise BusUnavailable("stream KEYS has a new entry that cannot be read yet")
-        return self._unwrap(doors[-1].name, doors[-1].body)
-
-    async def _kept(self, name: str, fresh: bytes, *, may_create: bool) -> bytes:
-        """Return an entry of the cluster, `fresh` where there is none and it may be made."""
-        found = await self._entries.read(name)
-        if found is not None:
-            return self._unwrap(name, found)
         if not may_create:
-            raise KeyStoreFault(_lacks(name))
-        return await self._created(name, fresh, _NO_LIFE)
+            raise KeyStoreFault(lacks("door"))
+        return (await self.new_sealing_key(()),)
 
-    async def _created(self, name: str, key: bytes, life: VariableLife) -> bytes:
-        """Store a key; where another keeper was faster, its key."""
-        if await self._entries.create(name, self._wrapped(name, key, life)):
-            return key
-        found = await self._entries.read(name)
-        if found is None:
-            raise BusUnavailable("an entry of stream KEYS was erased while it was read")
-        return self._unwrap(name, found)
-
-    def _wrapped(self, name: str, key: bytes, life: VariableLife) -> bytes:
-        assert self._kek is not None, "not opened"
-        nonce = os.urandom(NONCE_BYTES)
-        wrapped = nonce + self._kek.encrypt(nonce, key, name.encode())
-        return msgspec.json.encode(
-            StoredKey(wrapped=wrapped, path=life.path, incarnation=life.incarnation)
-        )
-
-    def _unwrap(self, name: str, body: bytes) -> bytes:
-        assert self._kek is not None, "not opened"
+    async def _pair(self, name: str) -> SealingPair | None:
+        """Open a sealing key; None: it was erased, or is none, which another role may have had the server store."""
         try:
-            wrapped = msgspec.json.decode(body, type=StoredKey).wrapped
-            return self._kek.decrypt(wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], name.encode())
-        except (msgspec.MsgspecError, InvalidTag, ValueError):
-            kind = name.partition(".")[0]
-            raise _NotOurs(
-                f"an entry of stream KEYS ({kind}) is damaged: restore it from a backup"
-            ) from None
+            plain = await self._keys.read(name)
+            pair = None if plain is None else _pair_of(plain.key)
+        except (DamagedEntry, ValueError):
+            return None
+        return pair if pair is not None and name == f"{_DOOR}{pair.key_id}" else None
+
+    async def _digest(self, *, may_create: bool) -> bytes:
+        found = await self._keys.read(_DIGEST)
+        if found is None and not may_create:
+            raise KeyStoreFault(lacks(_DIGEST))
+        if found is None:
+            found = await self._keys.create(_DIGEST, PlainKey(os.urandom(KEY_BYTES)))
+        return found.key
 
 
-class _NotOurs(KeyStoreFault):
-    """An entry does not open: of another KEK, or damaged."""
+def _pair_of(private: bytes) -> SealingPair:
+    """The pair of a private key. Raises ValueError."""
+    public = X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+    return SealingPair(private, public, key_id(public))
+
+
+def _names(entries: Iterable[KeyEntry], prefix: str) -> list[str]:
+    """Names of a kind, without their slots, in the order in which they were stored."""
+    names = [plain_name(one.name) for one in entries]
+    return list(dict.fromkeys(name for name in names if name.startswith(prefix)))
 
 
 def data_name(life: VariableLife) -> str:
@@ -228,29 +277,15 @@ def data_name(life: VariableLife) -> str:
 
 def lives_of(entries: Iterable[KeyEntry]) -> tuple[VariableLife, ...]:
     """Say whose data keys these are; an entry under another name than its life has is left out."""
-    found: list[VariableLife] = []
+    found: set[tuple[str, int]] = set()
     for one in entries:
-        if not one.name.startswith(_DATA):
+        if not plain_name(one.name).startswith(_DATA):
             continue
         try:
             body = msgspec.json.decode(one.body, type=StoredKey)
         except msgspec.MsgspecError:
             continue
         life = VariableLife(path=body.path, incarnation=body.incarnation)
-        if data_name(life) == one.name:
-            found.append(life)
-    return tuple(sorted(found, key=lambda life: (life.path, life.incarnation)))
-
-
-def _lost(*, is_there: bool) -> str:
-    what = "is empty" if is_there else "is missing"
-    return (
-        f"stream KEYS {what}, and the log has variables that were encrypted with its keys: restore it from a backup "
-        "of the bus (docs/operations.md)"
-    )
-
-
-def _lacks(name: str) -> str:
-    return (
-        f"stream KEYS has no entry {name}: restore it from a backup of the bus (docs/operations.md)"
-    )
+        if data_name(life) == plain_name(one.name):
+            found.add((life.path, life.incarnation))
+    return tuple(VariableLife(path=path, incarnation=number) for path, number in sorted(found))

@@ -15,13 +15,12 @@ from schemas.base import Event
 from schemas.envelope import ENCODER, AnyCommand, CommandBatch
 from schemas.policy import ClusterCreated
 from schemas.variables import (
-    CreateKey,
-    KeyCreated,
     ShredVariables,
     VariableLife,
     VariablesShredded,
 )
 from services.keeper.held_locks import HeldLocks
+from services.keeper.keyring import Keyring
 from services.keeper.node_identities import NodeIdentities
 from services.keeper.node_variables import NodeVariables
 from services.keeper.request_bodies import WITHOUT_VAULT
@@ -34,10 +33,12 @@ from shared.core.runtime.keeper_messages import (
     IdentitySigned,
     ItemsOpened,
     ItemsSealed,
+    KeysChecked,
     KeysErased,
     KeyStoreOpened,
     KeyStoreUnusable,
     OpenKeyStore,
+    SealingKeyMade,
     SigningKeyMade,
     SigningKeysErased,
     VaultFailed,
@@ -80,6 +81,7 @@ _TABLES = frozenset(
 )
 #: Sources of messages.
 _VARIABLE, _NODE_VARIABLES, _NODE_IDENTITIES = "variable", "node_variables", "node_identities"
+_KEYRING = "keyring"
 _OPENING, _OPEN, _CLOSED = "opening", "open", "closed"
 
 
@@ -104,10 +106,14 @@ class Keeper(ReplicatedRole):
         self._identities = NodeIdentities(
             self.replica, self.signing, tokens.__next__, issuer=issuer
         )
-        self._takers: dict[str, VariableRequests | NodeVariables | NodeIdentities] = {
+        self._keyring = Keyring(
+            self.replica, self._counters, send=self._send, new_token=tokens.__next__
+        )
+        self._takers: dict[str, VariableRequests | NodeVariables | NodeIdentities | Keyring] = {
             _VARIABLE: self._requests,
             _NODE_VARIABLES: self._of_nodes,
             _NODE_IDENTITIES: self._identities,
+            _KEYRING: self._keyring,
         }
         self._store = _CLOSED
         #: why the key store cannot be used; empty: it can, or is not looked at yet.
@@ -115,8 +121,6 @@ class Keeper(ReplicatedRole):
         self._reopen_ns = 0
         #: what came before the key store was open.
         self._held: list[Message] = []
-        #: a public key that the log does not show yet.
-        self._new_key: CreateKey | None = None
         #: lives whose keys the vault was asked to erase, and those of which it has.
         self._erasing: set[tuple[str, int]] = set()
         self._erased: dict[tuple[str, int], VariableLife] = {}
@@ -130,6 +134,7 @@ class Keeper(ReplicatedRole):
             Listen(_VARIABLE, subjects.API_VARIABLES),
             Listen(_NODE_VARIABLES, subjects.NODE_VARIABLES),
             Listen(_NODE_IDENTITIES, subjects.NODE_IDENTITIES),
+            Listen(_KEYRING, subjects.API_KEYRING),
         )
 
     def metrics(self) -> dict[str, float]:
@@ -218,6 +223,11 @@ class Keeper(ReplicatedRole):
                 self.signing.answered(item, step)
                 for one in self._takers.values():
                     one.failed(item, step)
+            case SealingKeyMade():
+                self._keyring.answered(item, step)
+            case KeysChecked():
+                self._keyring.answered(item, step)
+                self._erase_lives([one for one in item.lives if self._is_over(one)], step)
             case KeysErased():
                 self._note_erased(item, step)
             case _:
@@ -231,21 +241,21 @@ class Keeper(ReplicatedRole):
             self._locks.see(event, step.steady_ns)
             self._see(event, step)
             self.signing.see(event, step)
+            if self._keyring.see(event, step) and self._store == _OPEN:
+                self._keyring.close()
+                self._open(step)
         self._requests.see(record.events, seq, step)
 
     def _see(self, event: Event, step: Step) -> None:
         match event:
             case ClusterCreated():
                 self._begin(step)
-            case KeyCreated() if self._new_key and event.key_id == self._new_key.key_id:
-                self._new_key = None
-                self._asked.remove("key")
             case VariablesShredded():
                 for life in event.lives:
                     self._erased.pop((life.path, life.incarnation), None)
                 self._asked.remove("shred")
                 if self._erased:
-                    self._send_first("shred", step)
+                    self._send_shred(step)
             case _:
                 pass
 
@@ -263,7 +273,7 @@ class Keeper(ReplicatedRole):
         for name in self._asked.due(step.steady_ns):
             self._counters.add("resends")
             self._asked.sent_again(name, step.steady_ns)
-            self._ask(name, step)
+            self._ask_for_shred(step)
         for command in self._locks.due(step.steady_ns):
             self._send(command, step)
         self.signing.finish(step)
@@ -289,7 +299,6 @@ class Keeper(ReplicatedRole):
     def _end(self, step: Step) -> None:
         """Leave everything to the next leader: clients ask again."""
         self._store, self._fault, self._reopen_ns = _CLOSED, "", 0
-        self._new_key = None
         self._erasing.clear()
         self._erased.clear()
         self._asked.clear()
@@ -303,9 +312,7 @@ class Keeper(ReplicatedRole):
 
     def _opened(self, item: KeyStoreOpened, step: Step) -> None:
         self._store, self._fault = _OPEN, ""
-        if item.key_id not in self.replica.state.variables.keys:
-            self._new_key = CreateKey(key_id=item.key_id, public=item.public)
-            self._send_first("key", step)
+        self._keyring.answered(item, step)
         self.signing.opened(item.signing, step)
         # A store that was restored from an older copy holds keys that were erased before.
         self._erase_lives([one for one in item.lives if self._is_over(one)], step)
@@ -314,6 +321,7 @@ class Keeper(ReplicatedRole):
             self._take_message(message, step)
 
     def _unusable(self, reason: str, step: Step) -> None:
+        self._keyring.close()
         self._store, self._fault = _CLOSED, reason
         self._reopen_ns = step.steady_ns + REOPEN_NS
         held, self._held = self._held, []
@@ -355,21 +363,17 @@ class Keeper(ReplicatedRole):
             if key in ended:
                 self._erased[key] = life
         if self._erased:
-            self._send_first("shred", step)
+            self._send_shred(step)
 
     # ---- commands ----
 
-    def _send_first(self, name: str, step: Step) -> None:
-        self._asked.add(name, step.steady_ns + RESEND_NS)
-        self._ask(name, step)
+    def _send_shred(self, step: Step) -> None:
+        self._asked.add("shred", step.steady_ns + RESEND_NS)
+        self._ask_for_shred(step)
 
-    def _ask(self, name: str, step: Step) -> None:
-        if name == "key":
-            assert self._new_key is not None
-            self._send(self._new_key, step)
-        else:
-            lives = tuple(self._erased.values())[:LIVES_MAX]
-            self._send(ShredVariables(lives=lives), step)
+    def _ask_for_shred(self, step: Step) -> None:
+        lives = tuple(self._erased.values())[:LIVES_MAX]
+        self._send(ShredVariables(lives=lives), step)
 
     def _hurry(self, step: Step) -> None:
         """Send everything again: the former applier, or the bus before, may have got none of it."""
@@ -377,6 +381,7 @@ class Keeper(ReplicatedRole):
         self._locks.hurry(step.steady_ns)
         self.signing.hurry(step)
         self._requests.hurry(step)
+        self._keyring.hurry(step)
 
     def _send(self, command: AnyCommand, step: Step) -> None:
         batch = CommandBatch(sender=self.instance, commands=(command,))

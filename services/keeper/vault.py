@@ -27,8 +27,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from schemas.variables import VariableLife
-from services.keeper.kek import KeyStoreFault
-from services.keeper.key_store import OpenedKeys
+from services.keeper.kek import KeyStoreFault, KeyStoreReplaced
+from services.keeper.key_store import OpenedKeys, SealingPair
 from shared.bus.shell.shell import EffectHandler
 from shared.core.runtime import keeper_messages as k
 from shared.errors import BusUnavailable, CommandInvalid
@@ -41,17 +41,7 @@ _PAUSE_S, _PAUSE_S_MAX = 0.2, 5.0
 _DIGEST_DIGITS = 32
 log = structlog.get_logger()
 
-Report = (
-    k.KeyStoreOpened
-    | k.KeyStoreUnusable
-    | k.ItemsSealed
-    | k.ItemsOpened
-    | k.VaultFailed
-    | k.KeysErased
-    | k.SigningKeyMade
-    | k.IdentitySigned
-    | k.SigningKeysErased
-)
+Report = k.VaultAnswer
 
 
 class Keys(Protocol):
@@ -79,6 +69,16 @@ class Keys(Protocol):
 
     async def erase_signing_keys(self, key_ids: tuple[str, ...]) -> None:
         """Erase keys that signed. Raises BusUnavailable: perhaps some are left."""
+        ...
+
+    async def new_sealing_key(self, known: tuple[str, ...]) -> SealingPair:
+        """Return a sealing key that is not `known`, durable. Raises KeyStoreFault, BusUnavailable."""
+        ...
+
+    async def check(
+        self, superseded: tuple[str, ...]
+    ) -> tuple[tuple[str, ...], tuple[VariableLife, ...]]:
+        """Erase old sealing keys; return those that are left, and whose data keys there are. Raises as above."""
         ...
 
 
@@ -120,9 +120,13 @@ class KeyVault:
             k.SealItems: lambda one: self._spawn(self._answer(one.token, self._seal(one))),
             k.OpenItems: lambda one: self._spawn(self._answer(one.token, self._unseal(one))),
             k.EraseKeys: lambda one: self._spawn(self._erase(one)),
-            k.MakeSigningKey: lambda one: self._spawn(self._answer(one.token, self._make(one))),
+            k.MakeSigningKey: lambda one: self._spawn(
+                self._answer(one.token, self._make_signing(one))
+            ),
             k.SignIdentity: lambda one: self._spawn(self._answer(one.token, self._sign(one))),
             k.EraseSigningKeys: lambda one: self._spawn(self._erase_signing(one)),
+            k.MakeSealingKey: lambda one: self._spawn(self._answer(one.token, self._make(one))),
+            k.CheckKeys: lambda one: self._spawn(self._check(one)),
         }
 
     async def settle(self) -> None:
@@ -144,16 +148,17 @@ class KeyVault:
         try:
             opened = await self._until_reached(opening)
         except KeyStoreFault as err:
-            self._opened = self._signer = None
-            self._inject(k.KeyStoreUnusable(reason=str(err)))
+            self._give_up(err)
             return
         self._opened = opened
+        others = tuple(k.SealingKey(one.key_id, one.public) for one in opened.doors[:-1])
         self._inject(
             k.KeyStoreOpened(
                 key_id=opened.door_id,
                 public=opened.door_public,
                 lives=opened.lives,
                 signing=opened.signing,
+                others=others,
             )
         )
 
@@ -161,15 +166,36 @@ class KeyVault:
         await self._until_reached(lambda: self._keys.erase(asked.lives))
         self._inject(k.KeysErased(lives=asked.lives))
 
+    async def _make(self, asked: k.MakeSealingKey) -> Report:
+        self._ready()
+        pair = await self._keys.new_sealing_key(asked.known)
+        opened = self._ready()
+        if all(one.key_id != pair.key_id for one in opened.doors):
+            self._opened = msgspec.structs.replace(opened, doors=(*opened.doors, pair))
+        return k.SealingKeyMade(token=asked.token, key=k.SealingKey(pair.key_id, pair.public))
+
+    async def _check(self, asked: k.CheckKeys) -> None:
+        try:
+            left, lives = await self._until_reached(lambda: self._keys.check(asked.superseded))
+        except KeyStoreFault as err:
+            self._give_up(err)
+            return
+        gone = set(asked.superseded) - set(left)
+        if self._opened is not None and gone:
+            doors = tuple(one for one in self._opened.doors if one.key_id not in gone)
+            self._opened = msgspec.structs.replace(self._opened, doors=doors)
+        self._inject(k.KeysChecked(superseded=left, lives=lives))
+
     async def _seal(self, asked: k.SealItems) -> Report:
         opened = self._ready()
-        if not hmac.compare_digest(asked.key_id.encode(), opened.door_id.encode()):
+        doors = {one.key_id: one.private for one in opened.doors}
+        if asked.key_id not in doors:
             raise Refused(
                 "conflict",
                 "the items are sealed for a key that is not in force: ask for the present key and seal them again",
             )
         context = ("put", opened.cluster_id, asked.life.path, asked.request_id)
-        items = decode_items(open_box(asked.sealed, opened.door_private, context))
+        items = decode_items(open_box(asked.sealed, doors[asked.key_id], context))
         plain = encode_items(items)
         key = await self._keys.data_key(asked.life, may_create=True)
         assert key is not None
@@ -203,7 +229,7 @@ class KeyVault:
         context = ("get", opened.cluster_id, asked.life.path, str(asked.revision))
         return k.ItemsOpened(token=asked.token, sealed=seal(plain, asked.public, context))
 
-    async def _make(self, asked: k.MakeSigningKey) -> Report:
+    async def _make_signing(self, asked: k.MakeSigningKey) -> Report:
         self._ready()
         made = await self._keys.make_signing_key()
         return k.SigningKeyMade(token=asked.token, key_id=made.key_id, public=made.public)
@@ -253,6 +279,9 @@ class KeyVault:
             found = k.VaultFailed(token=token, code=err.code, reason=err.message)
         except SealedBoxInvalid as err:
             found = k.VaultFailed(token=token, code="invalid", reason=str(err))
+        except KeyStoreReplaced as err:
+            self._give_up(err)
+            found = k.VaultFailed(token=token, code="unavailable", reason=str(err))
         except KeyStoreFault as err:
             found = k.VaultFailed(token=token, code="failed", reason=str(err))
         except BusUnavailable as err:
@@ -261,6 +290,11 @@ class KeyVault:
             log.error("vault.failed", error=type(err).__name__)  # noqa: TRY400 - as above.
             found = k.VaultFailed(token=token, code="failed", reason="the vault failed")
         self._inject(found)
+
+    def _give_up(self, err: KeyStoreFault) -> None:
+        """Have the store opened again, once what it needs is there."""
+        self._opened = self._signer = None
+        self._inject(k.KeyStoreUnusable(reason=str(err)))
 
     async def _until_reached(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Try until the store is reached. Raises KeyStoreFault."""

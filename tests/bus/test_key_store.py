@@ -14,8 +14,9 @@ from schemas.variables import VariableLife
 from services.keeper.__main__ import build
 from services.keeper.kek import FILE_NAME, KekFile, KeyStoreFault
 from services.keeper.key_entries import BusEntries
-from services.keeper.key_store import KeyStore, OpenedKeys, StoredKey, data_name
+from services.keeper.key_store import KeyStore, OpenedKeys, data_name
 from services.keeper.vault import KeyVault, Report
+from services.keeper.wrapped_keys import StoredKey
 from shared.bus.connection.nats_client import BusClient
 from shared.bus.jetstream import streams
 from shared.bus.jetstream.direct_get import BATCH_MESSAGES
@@ -219,7 +220,7 @@ def test_a_smuggled_entry_is_no_key(bus: Bus, tmp_path: Path) -> None:
             copied = subjects.js_direct_get("VIEW", subjects.view_job("j"))
             stolen.send(copied, b"", subjects.key_entry(name).encode())
             entries = BusEntries(lambda: client)
-            while await entries.read(name) is None:
+            while await entries.find(name) is None:
                 await stolen.flush()
             with pytest.raises(KeyStoreFault, match=r"\(data\) is damaged"):
                 await store.data_key(LIFE, may_create=True)
@@ -243,12 +244,13 @@ def test_an_erased_key_is_gone_from_the_files(bus: Bus, tmp_path: Path) -> None:
             stored = {}
             for life in (LIFE, other):
                 assert await store.data_key(life, may_create=True)
-                body = await entries.read(data_name(life))
-                assert body is not None
-                stored[life] = base64.b64encode(msgspec.json.decode(body, type=StoredKey).wrapped)
+                entry = await entries.find(data_name(life))
+                assert entry is not None
+                kept = msgspec.json.decode(entry.body, type=StoredKey)
+                stored[life] = base64.b64encode(kept.wrapped)
             assert all(one in files_of(tmp_path / "bus") for one in stored.values())
             await store.erase((LIFE, VariableLife(path="never/there", incarnation=7)))
-            assert await entries.read(data_name(LIFE)) is None
+            assert await entries.find(data_name(LIFE)) is None
             assert [one in files_of(tmp_path / "bus") for one in stored.values()] == [False, True]
             await store.erase((LIFE,))
             assert await store.data_key(other, may_create=False)

@@ -76,6 +76,8 @@ INPUTS: dict[str, type[msgspec.Struct]] = {
     "SigningKeyMade": k.SigningKeyMade,
     "IdentitySigned": k.IdentitySigned,
     "SigningKeysErased": k.SigningKeysErased,
+    "SealingKeyMade": k.SealingKeyMade,
+    "KeysChecked": k.KeysChecked,
 }
 #: Tags of a role's effects.
 EFFECTS: dict[str, type[msgspec.Struct]] = {
@@ -116,6 +118,8 @@ EFFECTS: dict[str, type[msgspec.Struct]] = {
     "MakeSigningKey": k.MakeSigningKey,
     "SignIdentity": k.SignIdentity,
     "EraseSigningKeys": k.EraseSigningKeys,
+    "MakeSealingKey": k.MakeSealingKey,
+    "CheckKeys": k.CheckKeys,
 }
 _TAG_OF_INPUT = {kind: tag for tag, kind in INPUTS.items()}
 

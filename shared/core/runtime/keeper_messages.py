@@ -12,6 +12,9 @@ What a performer promises:
 - Every MakeSigningKey is answered once by SigningKeyMade, when the key is durable, or by VaultFailed.
 - Every SignIdentity is answered once by IdentitySigned or VaultFailed. The vault adds the id of the token (`jti`).
 - Every EraseSigningKeys is answered once by SigningKeysErased, as for EraseKeys.
+- Every MakeSealingKey is answered once by SealingKeyMade or VaultFailed; the key is durable before the answer.
+- Every CheckKeys is answered once by KeysChecked. A sealing key is erased a day after a CheckKeys
+  of any keeper first named it.
 - A crash loses answers and effects not yet performed.
 """
 
@@ -83,6 +86,19 @@ class EraseSigningKeys(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key_ids: tuple[str, ...]
 
 
+class MakeSealingKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Make another key that clients seal for, unless the store has one that is not `known`: then it is that."""
+
+    token: int
+    known: tuple[str, ...]
+
+
+class CheckKeys(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Say whose data keys there are, and erase sealing keys that were superseded long ago."""
+
+    superseded: tuple[str, ...]
+
+
 # ---- inputs ----
 
 
@@ -93,18 +109,26 @@ class StoredSigningKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     public: bytes
 
 
+class SealingKey(msgspec.Struct, frozen=True, gc=False):
+    """The public part of a key that clients seal for."""
+
+    key_id: str
+    public: bytes
+
+
 class KeyStoreOpened(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The vault can answer. `lives`: whose data keys the store holds."""
+    """The vault can answer. `lives`: whose data keys the store holds; `others`: further sealing keys, in any order."""
 
     key_id: str
     public: bytes
     lives: tuple[VariableLife, ...] = ()
     #: keys that sign identities, oldest first.
     signing: tuple[StoredSigningKey, ...] = ()
+    others: tuple[SealingKey, ...] = ()
 
 
 class KeyStoreUnusable(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The store is not the one of this cluster, or is gone: waiting does not help."""
+    """The store is not the one of this cluster, or is gone: waiting does not help. May come at any time."""
 
     reason: str
 
@@ -162,6 +186,20 @@ class SigningKeysErased(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key_ids: tuple[str, ...]
 
 
+class SealingKeyMade(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A sealing key that the log does not know yet."""
+
+    token: int
+    key: SealingKey
+
+
+class KeysChecked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the store has. `superseded`: those of the question that are there yet."""
+
+    superseded: tuple[str, ...] = ()
+    lives: tuple[VariableLife, ...] = ()
+
+
 VaultEffect = (
     OpenKeyStore
     | SealItems
@@ -170,6 +208,8 @@ VaultEffect = (
     | MakeSigningKey
     | SignIdentity
     | EraseSigningKeys
+    | MakeSealingKey
+    | CheckKeys
 )
 VaultAnswer = (
     KeyStoreOpened
@@ -181,4 +221,6 @@ VaultAnswer = (
     | SigningKeyMade
     | IdentitySigned
     | SigningKeysErased
+    | SealingKeyMade
+    | KeysChecked
 )

@@ -11,17 +11,22 @@ import msgspec
 
 from schemas.variables import VariableLife
 from shared.core.runtime.keeper_messages import (
+    CheckKeys,
     EraseKeys,
     EraseSigningKeys,
     IdentitySigned,
     ItemsOpened,
     ItemsSealed,
+    KeysChecked,
     KeysErased,
     KeyStoreOpened,
     KeyStoreUnusable,
+    MakeSealingKey,
     MakeSigningKey,
     OpenItems,
     OpenKeyStore,
+    SealingKey,
+    SealingKeyMade,
     SealItems,
     SignIdentity,
     SigningKeyMade,
@@ -38,10 +43,11 @@ _PUBLIC_BYTES = 32
 
 
 class MemoryKeyStore:
-    """What outlives a keeper: data keys by life, as numbers that are drawn once, one key pair, and keys that sign."""
+    """What outlives a keeper: data keys by life, as numbers that are drawn once, ids of sealing keys, and keys that sign."""
 
     def __init__(self) -> None:
         self.keys: dict[tuple[str, int], int] = {}
+        self.sealing = [MemoryVault.key_id]
         #: ids of keys that sign, and how many there ever were.
         self.signing: list[str] = []
         self.is_made = False
@@ -118,24 +124,42 @@ class MemoryVault:
                     if key_id in self._store.signing:
                         self._store.signing.remove(key_id)
                 return SigningKeysErased(key_ids=effect.key_ids)
+            case MakeSealingKey():
+                return self._make(effect)
+            case CheckKeys():
+                # No time passes here: every sealing key is kept.
+                kept = tuple(one for one in effect.superseded if one in self._store.sealing)
+                return KeysChecked(superseded=kept, lives=self._lives())
+
+    def _make(self, effect: MakeSealingKey) -> VaultAnswer:
+        sealing = self._store.sealing
+        fresh = [one for one in sealing if one not in effect.known]
+        if not fresh:
+            fresh = [f"{len(sealing):016x}"]
+            sealing += fresh
+        return SealingKeyMade(token=effect.token, key=SealingKey(fresh[0], self.public))
+
+    def _lives(self) -> tuple[VariableLife, ...]:
+        return tuple(VariableLife(path=path, incarnation=n) for path, n in self._store.keys)
 
     def _open_store(self, effect: OpenKeyStore) -> VaultAnswer:
         if not self._store.is_made and not effect.may_create:
             return KeyStoreUnusable(reason="the key store is gone")
         self._store.is_made = True
         self._cluster_id = effect.cluster_id
-        lives = [VariableLife(path=path, incarnation=number) for path, number in self._store.keys]
+        *others, last = self._store.sealing
         return KeyStoreOpened(
-            key_id=self.key_id,
+            key_id=last,
             public=self.public,
-            lives=tuple(lives),
+            lives=self._lives(),
+            others=tuple(SealingKey(one, self.public) for one in others),
             signing=tuple(map(stored_signing_key, self._store.signing)),
         )
 
     def _seal(self, effect: SealItems) -> VaultAnswer:
         opened = msgspec.json.decode(effect.sealed, type=_Sealed)
         context = ("put", self._cluster_id, effect.life.path, effect.request_id)
-        if opened.to != self.key_id or opened.context != context:
+        if opened.to not in self._store.sealing or opened.context != context:
             return VaultFailed(token=effect.token, code="invalid", reason="it cannot be opened")
         items = opened.items
         cipher = _Cipher(

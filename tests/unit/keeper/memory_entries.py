@@ -1,5 +1,6 @@
 """A key store's entries in memory, for tests of what is above them."""
 
+from collections.abc import Callable
 from fnmatch import fnmatch
 
 from services.keeper.kek import KeyStoreFault
@@ -12,15 +13,21 @@ KEK = bytes(range(32))
 class MemoryEntries:
     """Entries as the bus keeps them. `away`: so many more uses fail."""
 
+    #: stands before each use, for what happens meanwhile.
+    meanwhile: Callable[[], None] | None = None
+
     def __init__(self) -> None:
         self.made = False
         self.by_name: dict[str, bytes] = {}
         self.seq_of: dict[str, int] = {}
         self.away = 0
         self.uses = 0
+        self._seq = 0
 
     def _use(self) -> None:
         self.uses += 1
+        if self.meanwhile is not None:
+            self.meanwhile()
         if self.away:
             self.away -= 1
             raise BusUnavailable("away")
@@ -37,16 +44,22 @@ class MemoryEntries:
         self._use()
         return [KeyEntry(name, self.seq_of[name], body) for name, body in self.by_name.items()]
 
-    async def read(self, name: str) -> bytes | None:
+    async def count(self) -> int:
         self._use()
-        return self.by_name.get(name)
+        return len(self.by_name)
 
-    async def create(self, name: str, body: bytes, unless: str = "") -> bool:
+    async def find(self, name: str) -> KeyEntry | None:
         self._use()
-        taken = name in self.by_name or any(fnmatch(one, unless) for one in self.by_name)
+        body = self.by_name.get(name)
+        return None if body is None else KeyEntry(name, self.seq_of[name], body)
+
+    async def create(self, name: str, body: bytes, unless: str = "", after: int = 0) -> bool:
+        self._use()
+        newer = [one for one in self.by_name if self.seq_of[one] > after]
+        taken = name in self.by_name or any(fnmatch(one, unless) for one in newer)
         if not taken:
-            self.by_name[name] = body
-            self.seq_of[name] = max(self.seq_of.values(), default=0) + 1
+            self._seq += 1
+            self.by_name[name], self.seq_of[name] = body, self._seq
         return not taken
 
     async def erase(self, name: str) -> None:
@@ -66,3 +79,18 @@ class FixedKek:
         if not self.is_there:
             raise KeyStoreFault("kek is missing")
         return self.key
+
+
+class FixedNextKek:
+    """A next key-encryption key; `take_over` puts it in the place of the present one."""
+
+    def __init__(self, present: FixedKek, key: bytes | None = None) -> None:
+        self._present = present
+        self.key = key
+
+    async def read_next(self) -> bytes | None:
+        return self.key
+
+    def take_over(self) -> None:
+        assert self.key is not None
+        self._present.key, self.key = self.key, None

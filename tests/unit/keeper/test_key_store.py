@@ -7,7 +7,8 @@ import pytest
 
 from schemas.variables import VariableLife
 from services.keeper.kek import KeyStoreFault
-from services.keeper.key_store import KeyStore, StoredKey, data_name
+from services.keeper.key_store import KeyStore, data_name
+from services.keeper.wrapped_keys import StoredKey
 from shared.errors import BusUnavailable
 from shared.sealed_box import key_id, open_box, seal
 from tests.unit.keeper.memory_entries import FixedKek, MemoryEntries

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from services.keeper.key_store import StoredKey
+from services.keeper.wrapped_keys import StoredKey
 from shared.core.runtime import keeper_messages as k
 from shared.identity_tokens import private_bytes, public_bytes, signing_key_id, verify_token
 from shared.sealed_box import new_pair, open_box

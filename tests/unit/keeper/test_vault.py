@@ -301,14 +301,14 @@ def test_a_slow_key_holds_up_its_own_life_alone() -> None:
     async def story(room: Room) -> None:
         door = await room.open()
         slow, other = data_name(LIFE), VariableLife(path="other", incarnation=1)
-        gate, real = asyncio.Event(), room.entries.read
+        gate, real = asyncio.Event(), room.entries.find
 
         async def read(name: str) -> bytes | None:
             if name == slow:
                 await gate.wait()
             return await real(name)
 
-        room.entries.read = read  # type: ignore[method-assign]
+        room.entries.find = read  # type: ignore[method-assign]
         performers = room.vault.performers()
         performers[k.SealItems](put(door, token=1))
         box = seal(PLAIN, door.public, ("put", "c", "other", "r"))
