@@ -17,6 +17,7 @@ from services.cli.local import commands as local
 from services.cli.log import commands as log
 from services.cli.node import commands as node
 from services.cli.operator import commands as operator
+from services.cli.operator import keyring_commands as keyring
 from services.cli.rollout import commands as rollout
 from services.cli.service import commands as service
 from services.cli.simulate import commands as simulate
@@ -73,6 +74,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
     *evaluation.COMMANDS,
     *any_id.COMMANDS,
     *operator.COMMANDS,
+    *keyring.COMMANDS,
     *gateway.COMMANDS,
     *top.COMMANDS,
     *log.COMMANDS,

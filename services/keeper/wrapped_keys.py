@@ -219,8 +219,9 @@ class WrappedKeys:
         return self._now
 
     async def _ciphers(self, *, may_create: bool) -> tuple[AESGCM, ...]:
-        keks = [await self._kek.read(may_create=may_create)]
+        # In this order: the next one may take the name of the present one meanwhile.
         following = await self._next_kek.read_next() if self._next_kek is not None else None
+        keks = [await self._kek.read(may_create=may_create)]
         if following is not None and following not in keks:
             keks.append(following)
         return tuple(AESGCM(one) for one in keks)

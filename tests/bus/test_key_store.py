@@ -12,9 +12,10 @@ import pytest
 
 from schemas.variables import VariableLife
 from services.keeper.__main__ import build
-from services.keeper.kek import FILE_NAME, KekFile, KeyStoreFault
+from services.keeper.kek import FILE_NAME, KekFile, KeyStoreFault, NextKekFile
 from services.keeper.key_entries import BusEntries
 from services.keeper.key_store import KeyStore, OpenedKeys, data_name
+from services.keeper.rewrap import rewrap
 from services.keeper.vault import KeyVault, Report
 from services.keeper.wrapped_keys import StoredKey
 from shared.bus.connection.nats_client import BusClient
@@ -186,6 +187,63 @@ def test_two_keepers_at_once_agree(bus: Bus, tmp_path: Path, shared: bool) -> No
             asked = [store.data_key(LIFE, may_create=True) for store in (one, two) * 4]
             keys = await asyncio.gather(*asked)
             assert len(set(keys)) == 1 and keys[0] is not None
+
+    run(story())
+
+
+def test_keepers_that_rotate_at_once_make_one_key(bus: Bus, tmp_path: Path) -> None:
+    """Of keepers that rotate the same sealing key the first one's is stored, and the others get that."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        first = await opened(bus, tmp_path / "k", may_create=True)
+        known = (first.door_id,)
+        async with keeper(bus, tmp_path / "k") as (one, _), keeper(bus, tmp_path / "k") as (two, _):
+            for store in (one, two):
+                await store.open(CLUSTER, may_create=False)
+            made = await asyncio.gather(*(store.new_sealing_key(known) for store in (one, two) * 3))
+            assert len({pair.key_id for pair in made}) == 1
+            later = await two.new_sealing_key((*known, made[0].key_id))
+        again = await opened(bus, tmp_path / "k")
+        assert [pair.key_id for pair in again.doors] == [*known, made[0].key_id, later.key_id]
+
+    run(story())
+
+
+def test_a_key_that_is_made_while_the_store_is_wrapped_anew_is_kept(
+    bus: Bus, tmp_path: Path
+) -> None:
+    """Keys that a keeper makes during the run are as it said, and the former KEK opens none."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        folder = tmp_path / "k"
+        await opened(bus, folder, may_create=True)
+        following = await NextKekFile(folder).make()
+        present = await KekFile(folder).read(may_create=False)
+        lives = [VariableLife(path=f"p/{number:02}", incarnation=1) for number in range(60)]
+        async with bus.client("keeper") as client, bus.client("keeper") as other:
+            store = KeyStore(BusEntries(lambda: client), KekFile(folder), NextKekFile(folder))
+            await store.open(CLUSTER, may_create=False)
+            for life in lives[:30]:
+                await store.data_key(life, may_create=True)
+            work = asyncio.create_task(rewrap(BusEntries(lambda: other), present, following))
+            made = {life.path: await store.data_key(life, may_create=True) for life in lives}
+            done = await work
+            assert done.moved >= 30 and not done.unreadable
+            await store.erase(lives[10:20])
+            kept = lives[:10] + lives[20:]
+            for life in kept:
+                assert await store.data_key(life, may_create=False) == made[life.path]
+            with pytest.raises(KeyStoreFault, match="another key-encryption key"):
+                await KeyStore(BusEntries(lambda: client), KekFile(folder)).open(
+                    CLUSTER, may_create=False
+                )
+            found = await store.open(CLUSTER, may_create=False)
+            assert list(found.lives) == kept
+            assert (folder / FILE_NAME).read_text().strip() == following.hex()
+            entries = await BusEntries(lambda: client).read_all()
+            assert all(one.name.startswith("next.") for one in entries)
 
     run(story())
 

@@ -16,6 +16,7 @@ import msgspec
 from schemas.answers import ErrorAnswer
 from schemas.base import JobId
 from schemas.bounds import QUERY_LIMIT_MAX
+from schemas.identities import KeyringVerdict
 from schemas.job_answers import JobAnswer, JobsAnswer
 from schemas.jobs import ErrorDetail, Verdict
 from schemas.operator import OperatorVerdict
@@ -37,7 +38,7 @@ _notices: contextvars.ContextVar[BusNotices | None] = contextvars.ContextVar(
 _absent: dict[str, CliError] = {}
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
-V = TypeVar("V", Verdict, OperatorVerdict)
+V = TypeVar("V", Verdict, OperatorVerdict, KeyringVerdict)
 CONNECT_TIMEOUT_S = 1.5
 ANSWER_TIMEOUT_S = 5.0
 

@@ -7,7 +7,7 @@ import msgspec
 
 from schemas.base import EvalKey, JobId
 from schemas.envelope import COMMANDS_DECODER, AnyCommand
-from schemas.identities import IdentityAnswers, IdentityAsk
+from schemas.identities import IdentityAnswers, IdentityAsk, KeyringVerdict
 from schemas.plans import GroupPlacement, Origin, PlanCommitted
 from schemas.variables import VariableAnswer, VariableAnswers, VariableAsk, VariableVerdict
 from services.keeper.role import Keeper
@@ -208,6 +208,7 @@ class Story:
         *,
         request_id: str = "r1",
         items: dict[str, str] | None = None,
+        key_id: str = MemoryVault.key_id,
         **more: Any,
     ) -> int:
         """Put items; return the token of the answer."""
@@ -216,13 +217,13 @@ class Story:
             cluster_id="c1",
             path=path,
             request_id=request_id,
-            key_id=MemoryVault.key_id,
+            key_id=key_id,
         )
         return self.ask(
             "put",
             path=path,
             request_id=request_id,
-            key_id=MemoryVault.key_id,
+            key_id=key_id,
             sealed=sealed,
             **more,
         )
@@ -230,6 +231,23 @@ class Story:
     def delete(self, path: str = DATABASE, *, request_id: str = "d1", **more: Any) -> int:
         """Delete a path; return the token of the answer."""
         return self.ask("delete", path=path, request_id=request_id, **more)
+
+    def rotate(self, in_force: str) -> int:
+        """Ask for a rotation of the sealing key; return the token of the answer."""
+        return self.ask_for_keys(
+            "rotate", msgspec.json.encode({"kind": "sealing", "in_force": in_force})
+        )
+
+    def ask_for_keys(self, verb: str, data: bytes) -> int:
+        """Send a request about keys; return the token of the answer."""
+        self._token += 1
+        subject = f"api.keyring.{verb}"
+        self.step(Message("keyring", subject, data, self._token, reply=True))
+        return self._token
+
+    def rotated(self, token: int) -> KeyringVerdict:
+        """The answer to a request about keys."""
+        return msgspec.json.decode(self.answers[token], type=KeyringVerdict)
 
     def verdict(self, token: int) -> VariableVerdict:
         """The answer to a put or a delete."""

@@ -1,13 +1,15 @@
 """The key store: what it makes, what it reads again, and when it refuses."""
 
 import asyncio
+import contextlib
 
 import msgspec
 import pytest
 
 from schemas.variables import VariableLife
 from services.keeper.kek import KeyStoreFault
-from services.keeper.key_store import KeyStore, data_name
+from services.keeper.key_entries import KeyEntry
+from services.keeper.key_store import GRACE_S, KeyStore, data_name
 from services.keeper.wrapped_keys import StoredKey
 from shared.errors import BusUnavailable
 from shared.sealed_box import key_id, open_box, seal
@@ -163,3 +165,142 @@ def test_an_erased_key_is_gone() -> None:
     assert asyncio.run(store.data_key(LIFE, may_create=False)) is None
     assert data_name(LIFE) not in entries.by_name
     assert asyncio.run(store.data_key(LIFE, may_create=True)) != key
+
+
+# ---- sealing keys ----
+
+
+class Clock:
+    """A wall clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_new_sealing_key_stands_beside_the_old_one() -> None:
+    """It is stored wrapped and read by the next opening; one that the log does not know is not made twice."""
+
+    async def story() -> None:
+        entries = MemoryEntries()
+        store = KeyStore(entries, FixedKek())
+        first = await store.open("c", may_create=True)
+        made = await store.new_sealing_key((first.door_id,))
+        assert made.key_id != first.door_id and made.key_id == key_id(made.public)
+        assert (await store.new_sealing_key((first.door_id,))).key_id == made.key_id
+        again = await KeyStore(entries, FixedKek()).open("c", may_create=False)
+        assert again.doors == (*first.doors, made)
+        assert made.private not in b"".join(entries.by_name.values())
+        assert str(made) == f"SealingPair('{made.key_id}')"
+
+    asyncio.run(story())
+
+
+def test_keepers_at_once_make_one_sealing_key() -> None:
+    """Of several that rotate the same key the first one's is stored, and all others get that."""
+
+    async def story() -> None:
+        entries = MemoryEntries()
+        stores = [KeyStore(entries, FixedKek()) for _ in range(5)]
+        known = ((await stores[0].open("c", may_create=True)).door_id,)
+        for one in stores[1:]:
+            await one.open("c", may_create=False)
+        real = entries.read_all
+
+        async def read_all() -> list[KeyEntry]:
+            found = await real()
+            await asyncio.sleep(0)
+            return found
+
+        entries.read_all = read_all  # type: ignore[method-assign]
+        made = await asyncio.gather(*(one.new_sealing_key(known) for one in stores))
+        assert len({one.key_id for one in made}) == 1
+        assert sum(name.startswith("door.") for name in entries.by_name) == 2
+
+    asyncio.run(story())
+
+
+def test_a_superseded_sealing_key_ends_a_day_later() -> None:
+    """The time begins with the first look of any keeper, neither restarts nor other keepers make it longer."""
+
+    async def story() -> None:
+        entries, clock = MemoryEntries(), Clock()
+        store = KeyStore(entries, FixedKek(), clock=clock)
+        old = (await store.open("c", may_create=True)).door_id
+        new = (await store.new_sealing_key((old,))).key_id
+        assert (await store.check((old,)))[0] == (old,)
+        for hours in range(23):
+            clock.now_s += 3600
+            other = KeyStore(entries, FixedKek(), clock=clock)
+            await other.open("c", may_create=False)
+            assert (await other.check((old,)))[0] == (old,), hours
+        clock.now_s += GRACE_S - 23 * 3600 - 1
+        assert (await store.check((old,)))[0] == (old,)
+        clock.now_s += 1
+        assert (await store.check((old,)))[0] == ()
+        assert sorted(entries.by_name) == ["check", "digest", f"door.{new}"]
+        assert (await store.open("c", may_create=False)).door_id == new
+
+    asyncio.run(story())
+
+
+def test_the_end_of_a_sealing_key_that_is_cut_is_made_up_for() -> None:
+    """Cut at any use of the store, the next look ends it; the key in force is never touched."""
+
+    async def story() -> None:
+        for use in range(1, 12):
+            entries, clock = MemoryEntries(), Clock()
+            store = KeyStore(entries, FixedKek(), clock=clock)
+            old = (await store.open("c", may_create=True)).door_id
+            new = (await store.new_sealing_key((old,))).key_id
+            await store.check((old,))
+            clock.now_s += GRACE_S
+            entries.uses = 0
+
+            def cut(entries: MemoryEntries = entries, use: int = use) -> None:
+                entries.away = int(entries.uses == use)
+
+            entries.meanwhile = cut
+            with contextlib.suppress(BusUnavailable):
+                await store.check((old,))
+            entries.meanwhile = None
+            assert (await store.check((old,)))[0] == ()
+            assert sorted(entries.by_name) == ["check", "digest", f"door.{new}"], use
+
+    asyncio.run(story())
+
+
+def test_a_damaged_time_begins_anew() -> None:
+    """What another role had the server store as the time of a key is replaced, and ends nothing early."""
+
+    async def story() -> None:
+        entries, clock = MemoryEntries(), Clock()
+        store = KeyStore(entries, FixedKek(), clock=clock)
+        old = (await store.open("c", may_create=True)).door_id
+        await store.new_sealing_key((old,))
+        await entries.create(f"retire.{old}", b'{"wrapped":"AAAA"}')
+        assert (await store.check((old,)))[0] == (old,)
+        clock.now_s += GRACE_S
+        assert (await store.check((old,)))[0] == ()
+
+    asyncio.run(story())
+
+
+def test_a_copied_sealing_key_is_none() -> None:
+    """An entry under the name of another key, or with bytes of none, is passed over as long as a real one is there."""
+
+    async def story() -> None:
+        entries = MemoryEntries()
+        store = KeyStore(entries, FixedKek())
+        first = await store.open("c", may_create=True)
+        own = f"door.{first.door_id}"
+        await entries.create("door.0000000000000000", entries.by_name[own])
+        await entries.create("door.1111111111111111", b"{")
+        found = await KeyStore(entries, FixedKek()).open("c", may_create=False)
+        assert found.doors == first.doors
+        made = await store.new_sealing_key((first.door_id,))
+        assert made.key_id not in ("0" * 16, "1" * 16, first.door_id)
+
+    asyncio.run(story())

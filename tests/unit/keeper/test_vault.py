@@ -12,14 +12,16 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from schemas.bounds import ERROR_CODES
 from schemas.variables import VariableLife
-from services.keeper.key_store import KeyStore, data_name
+from services.keeper.key_entries import KeyEntry
+from services.keeper.key_store import GRACE_S, KeyStore, data_name
+from services.keeper.rewrap import rewrap
 from services.keeper.vault import KeyVault, Report
 from shared.core.runtime import keeper_messages as k
 from shared.protocol.variable_items import encode_items
 from shared.protocol.variable_paths import SIZE_BYTES_MAX
 from shared.sealed_box import context_bytes, new_pair, open_box, seal
 from tests.bounds import level
-from tests.unit.keeper.memory_entries import FixedKek, MemoryEntries
+from tests.unit.keeper.memory_entries import KEK, FixedKek, MemoryEntries
 
 LIFE = VariableLife(path="app/db", incarnation=3)
 ITEMS = {"user": "caravan", "password": "swordfish"}
@@ -31,7 +33,8 @@ class Room:
 
     def __init__(self, entries: MemoryEntries | None = None) -> None:
         self.entries = entries or MemoryEntries()
-        self.store = KeyStore(self.entries, FixedKek())
+        self.clock_s = 1_000_000.0
+        self.store = KeyStore(self.entries, FixedKek(), clock=lambda: self.clock_s)
         self.reports: list[Report] = []
         self.notes: list[str] = []
         self.vault = KeyVault(self.store, self.reports.append, self.notes.append, pause_s=0)
@@ -303,7 +306,7 @@ def test_a_slow_key_holds_up_its_own_life_alone() -> None:
         slow, other = data_name(LIFE), VariableLife(path="other", incarnation=1)
         gate, real = asyncio.Event(), room.entries.find
 
-        async def read(name: str) -> bytes | None:
+        async def read(name: str) -> KeyEntry | None:
             if name == slow:
                 await gate.wait()
             return await real(name)
@@ -317,6 +320,54 @@ def test_a_slow_key_holds_up_its_own_life_alone() -> None:
         gate.set()
         await room.vault.settle()
         assert [one.token for one in room.reports[1:]] == [2, 1]  # type: ignore[union-attr]
+
+    play(story)
+
+
+def test_what_was_sealed_for_either_key_opens() -> None:
+    """After a rotation both keys open boxes; once the vault erased the old one, a put for it is a conflict."""
+
+    async def story(room: Room) -> None:
+        door = await room.open()
+        [made] = await room.ask(k.MakeSealingKey(token=5, known=(door.key_id,)))
+        assert isinstance(made, k.SealingKeyMade) and made.token == 5
+        box = seal(PLAIN, made.key.public, ("put", "c", LIFE.path, "r"))
+        new = put(door, key_id=made.key.key_id, sealed=box)
+        for one in (put(door), new):
+            [found] = await room.ask(one)
+            assert isinstance(found, k.ItemsSealed)
+        [again] = await room.ask(k.OpenKeyStore(cluster_id="c", may_create=False))
+        assert isinstance(again, k.KeyStoreOpened)
+        assert (again.key_id, again.others) == (
+            made.key.key_id,
+            (k.SealingKey(door.key_id, door.public),),
+        )
+        old = (door.key_id,)
+        assert await room.ask(k.CheckKeys(superseded=old)) == [
+            k.KeysChecked(superseded=old, lives=(LIFE,))
+        ]
+        room.clock_s += GRACE_S
+        assert await room.ask(k.CheckKeys(superseded=old)) == [k.KeysChecked(lives=(LIFE,))]
+        [refused] = await room.ask(put(door))
+        assert isinstance(refused, k.VaultFailed) and refused.code == "conflict"
+        [found] = await room.ask(new)
+        assert isinstance(found, k.ItemsSealed)
+
+    play(story)
+
+
+def test_a_store_that_was_replaced_is_opened_again() -> None:
+    """A request finds the store wrapped by a key that is not here: it may be sent again, and the role is told why."""
+
+    async def story(room: Room) -> None:
+        door = await room.open()
+        await rewrap(room.entries, KEK, bytes(32))
+        found = await room.ask(put(door))
+        assert [type(one) for one in found] == [k.KeyStoreUnusable, k.VaultFailed]
+        assert isinstance(found[1], k.VaultFailed) and found[1].code == "unavailable"
+        assert isinstance(found[0], k.KeyStoreUnusable) and "keyring rewrap" in found[0].reason
+        [again] = await room.ask(put(door))
+        assert isinstance(again, k.VaultFailed) and again.code == "unavailable"
 
     play(story)
 
