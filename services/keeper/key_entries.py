@@ -24,6 +24,10 @@ _NO_MESSAGE = 10037
 _PREFIX = subjects.key_entry("")
 
 
+class EntriesMissing(BusUnavailable):
+    """The store does not exist."""
+
+
 class KeyEntry(NamedTuple):
     """A stored entry."""
 
@@ -114,7 +118,7 @@ class BusEntries:
         """Ask for the state of the stream. Raises BusUnavailable."""
         found = await streams.info(self._bus(), self._config.name)
         if found is None:
-            raise BusUnavailable(f"stream {self._config.name} is missing")
+            raise EntriesMissing(f"stream {self._config.name} is missing")
         return found.state.messages
 
     async def find(self, name: str) -> KeyEntry | None:
@@ -154,6 +158,8 @@ class BusEntries:
         body = msgspec.json.encode(_GetLast(subjects.key_entry(name)))
         answer = await self._bus().ask(subjects.js_message_get(self._config.name), body)
         got = msgspec.json.decode(answer, type=_Got)
+        if got.error is not None and got.error.err_code == streams.STREAM_NOT_FOUND:
+            raise EntriesMissing(f"stream {self._config.name} is missing")
         if got.error is not None and got.error.err_code != _NO_MESSAGE:
             raise BusUnavailable(f"stream {self._config.name}: {got.error.description}")
         return got.message

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from schemas.variables import VariableLife
 from services.keeper.kek import KekSource, KeyStoreFault, KeyStoreReplaced, NextKek
-from services.keeper.key_entries import KeyEntries, KeyEntry
+from services.keeper.key_entries import EntriesMissing, KeyEntries, KeyEntry
 from shared.bus.jetstream.streams import BusRefused
 from shared.errors import BusUnavailable
 from shared.sealed_box import NONCE_BYTES
@@ -164,6 +164,12 @@ class WrappedKeys:
 
         Raises KeyStoreFault, BusUnavailable.
         """
+        try:
+            return await self._read(name, sure=sure)
+        except EntriesMissing as err:
+            raise KeyStoreReplaced(_lost(is_there=False)) from err
+
+    async def _read(self, name: str, *, sure: bool) -> PlainKey | None:
         while True:
             now = self._wrapping()
             found, former = await self.entries.find(f"{now.slot}{name}"), None
