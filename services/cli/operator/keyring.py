@@ -1,4 +1,4 @@
-"""`caravan operator keyring list`, `rotate` and `remove`: requests over the bus, which the keeper that leads answers."""
+"""`caravan operator keyring list`, `rotate` and `remove`: requests over the bus, which the leading keeper answers."""
 
 import msgspec
 

@@ -76,8 +76,8 @@ COMMANDS = (
         },
         Needs.NOTHING,
         f"{_HERE} The next key is the file `kek.next`, which --prepare makes, or what CARAVAN_KEEPER_NEXT_KEK_COMMAND "
-        "prints. Copy it to every keeper first: keepers answer all the while, one without it raises an alarm and goes "
-        "on once it is there. May be cut at any point and run again. At the end `kek.next` is `kek`.",
+        "prints. Copy it to every keeper first. Keepers answer all the while; a keeper without it raises an alarm, and "
+        "answers again once it is there. May be cut at any point and run again. At the end `kek.next` is `kek`.",
         ("operator keyring rewrap --prepare", "operator keyring rewrap"),
     ),
     CommandSpec(

@@ -1,4 +1,4 @@
-"""`caravan operator keyring`: what it asks, what it makes of the answers, and where it gets keys and passphrase from."""
+"""`caravan operator keyring`: what it asks, what it makes of the answers, and where it gets key and passphrase."""
 
 import asyncio
 import json

@@ -5,8 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from services.keeper.__main__ import KeeperSettings, kek_source
-from services.keeper.kek import FILE_NAME, KekCommand, KekFile, KeyStoreFault
+from services.keeper.__main__ import KeeperSettings, kek_source, next_kek_source
+from services.keeper.kek import (
+    FILE_NAME,
+    NEXT_NAME,
+    KekCommand,
+    KekFile,
+    KeyStoreFault,
+    NextKekCommand,
+    NextKekFile,
+)
 from shared.errors import ConfigInvalid
 
 
@@ -68,3 +76,33 @@ def test_the_settings_say_where_the_key_is(tmp_path: Path) -> None:
     for bad in ("'", "  "):
         with pytest.raises(ConfigInvalid, match="CARAVAN_KEEPER_KEK_COMMAND"):
             kek_source(KeeperSettings(kek_command=bad))
+
+
+def test_the_next_key_takes_the_name_of_the_present_one(tmp_path: Path) -> None:
+    """It is made once beside it, for its owner alone; taking over twice, or without a file, changes nothing."""
+    present, following = KekFile(tmp_path), NextKekFile(tmp_path)
+    old = asyncio.run(present.read(may_create=True))
+    assert asyncio.run(following.read_next()) is None
+    following.take_over()
+    assert asyncio.run(present.read(may_create=False)) == old
+    new = asyncio.run(following.make())
+    assert new == asyncio.run(following.make()) == asyncio.run(following.read_next()) != old
+    assert (tmp_path / NEXT_NAME).stat().st_mode & 0o777 == 0o600
+    for _ in range(2):
+        following.take_over()
+        assert asyncio.run(present.read(may_create=False)) == new
+        assert [one.name for one in tmp_path.iterdir()] == [FILE_NAME]
+    (tmp_path / NEXT_NAME).write_text("no key")
+    (tmp_path / NEXT_NAME).chmod(0o600)
+    with pytest.raises(KeyStoreFault, match="64 hex digits"):
+        asyncio.run(following.read_next())
+
+
+def test_where_the_next_key_is_sought() -> None:
+    """A command where one is set, also beside a file; else a file of the folder; beside a command alone nowhere."""
+    assert isinstance(next_kek_source(KeeperSettings(dir="/d")), NextKekFile)
+    both = KeeperSettings(dir="/d", next_kek_command="print-key next")
+    assert isinstance(next_kek_source(both), NextKekCommand)
+    assert next_kek_source(KeeperSettings(dir="/d", kek_command="print-key")) is None
+    with pytest.raises(ConfigInvalid, match="CARAVAN_KEEPER_NEXT_KEK_COMMAND"):
+        next_kek_source(KeeperSettings(next_kek_command="'"))

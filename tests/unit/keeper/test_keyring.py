@@ -74,7 +74,7 @@ def test_other_requests_are_refused(verb: str, body: dict[str, str], code: str) 
 
 
 def test_a_rotation_that_the_log_does_not_show_is_pending() -> None:
-    """It goes on: the command is sent again, and the next request with the same key gets its outcome."""
+    """The rotation continues: the command is sent again, and the next request with the same key gets its outcome."""
     story = Story().lead()
     token = story.rotate(FIRST)
     story.vault()

@@ -1,4 +1,4 @@
-"""Rotation of the key-encryption key: wherever it is cut, no key is lost, and at the end the former one opens nothing."""
+"""Rotation of the key-encryption key: cut anywhere, it loses no key; at the end the former one opens nothing."""
 
 import asyncio
 
@@ -182,7 +182,7 @@ def test_a_run_between_any_two_uses_of_a_keeper() -> None:
 
 
 def test_a_keeper_without_the_next_key_says_so() -> None:
-    """It makes no key and trusts none; the text says what to copy. Once the key is there it goes on."""
+    """It makes no key and trusts none; the text says what to copy. Once the key is there it answers again."""
 
     async def story() -> None:
         one = await Cluster().begin()

@@ -357,7 +357,7 @@ def test_what_was_sealed_for_either_key_opens() -> None:
 
 
 def test_a_store_that_was_replaced_is_opened_again() -> None:
-    """A request finds the store wrapped by a key that is not here: it may be sent again, and the role is told why."""
+    """The store was wrapped by a key that this vault lacks: a request may be sent again, and the role hears why."""
 
     async def story(room: Room) -> None:
         door = await room.open()
