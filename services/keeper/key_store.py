@@ -15,7 +15,8 @@ How entries are wrapped: `wrapped_keys.py`. Next: `vault.py`.
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
@@ -43,6 +44,7 @@ from shared.identity_tokens import (
 )
 from shared.sealed_box import KEY_BYTES, context_bytes, key_id, new_pair
 
+K = TypeVar("K")
 _DIGEST, _DOOR, _RETIRE, _DATA, _SIGN = "digest", "door.", "retire.", "data.", "sign."
 #: So long after it was seen that a newer sealing key is in the log an older one still opens what clients sealed.
 GRACE_S = 24 * 3600
@@ -114,7 +116,7 @@ class KeyStore:
             digest=await self._digest(may_create=may_create),
             doors=await self._doors(known, may_create=may_create),
             lives=lives_of(known),
-            signing=await self._signing(known),
+            signing=await self._signers(known),
         )
 
     async def data_key(self, life: VariableLife, *, may_create: bool) -> bytes | None:
@@ -136,22 +138,13 @@ class KeyStore:
     # ---- sealing keys ----
 
     async def new_sealing_key(self, known: tuple[str, ...]) -> SealingPair:
-        """Return a sealing key that is not `known`, durable: one that a keeper left behind, or a new one.
+        """Return a sealing key that is not `known`, as `_new_key` does. Raises KeyStoreFault, BusUnavailable."""
 
-        Of keepers that make one at once the first one's is returned to all. Raises KeyStoreFault, BusUnavailable.
-        """
-        for _ in range(_TRIES_MAX):
-            entries = await self._keys.all()
-            for name in _names(entries, _DOOR):
-                if name.removeprefix(_DOOR) not in known and (pair := await self._pair(name)):
-                    return pair
+        def draw() -> tuple[str, bytes]:
             private, public = new_pair()
-            name, after = f"{_DOOR}{key_id(public)}", self._keys.newest_seq(entries, _DOOR)
-            if await self._keys.create_first(name, PlainKey(private), f"{_DOOR}*", after) and (
-                await self._keys.read(name, sure=True)
-            ):
-                return _pair_of(private)
-        raise BusUnavailable("stream KEYS changes while a sealing key is made")
+            return key_id(public), private
+
+        return await self._new_key(_DOOR, known, self._pair, draw)
 
     async def check(
         self, superseded: tuple[str, ...]
@@ -178,14 +171,15 @@ class KeyStore:
 
     # ---- signing keys ----
 
-    async def make_signing_key(self) -> StoredSigningKey:
-        """Draw a key that signs identities; it is durable on return. Raises KeyStoreFault, BusUnavailable."""
-        # On the loop: a tenth of a second, once in the life of a key.
-        private = new_signing_key()
-        public = public_bytes(private)
-        found = StoredSigningKey(key_id=signing_key_id(public), public=public)
-        await self._keys.create(f"{_SIGN}{found.key_id}", PlainKey(private_bytes(private)))
-        return found
+    async def make_signing_key(self, known: tuple[str, ...]) -> StoredSigningKey:
+        """Return a key that signs and is not `known`, as `_new_key` does. Raises KeyStoreFault, BusUnavailable."""
+
+        def draw() -> tuple[str, bytes]:
+            # On the loop: a tenth of a second, once in the life of a key.
+            private = new_signing_key()
+            return signing_key_id(public_bytes(private)), private_bytes(private)
+
+        return await self._new_key(_SIGN, known, self._signer, draw)
 
     async def signing_key(self, kid: str) -> RSAPrivateKey | None:
         """Return a key that signs identities; None: there is none. Raises KeyStoreFault, BusUnavailable."""
@@ -199,18 +193,43 @@ class KeyStore:
 
     # ---- inside ----
 
-    async def _signing(self, known: list[KeyEntry]) -> tuple[StoredSigningKey, ...]:
-        """List the keys that sign; one that does not open, or has another id than its entry, is left out."""
-        found: list[StoredSigningKey] = []
-        for name in _names(known, _SIGN):
-            try:
-                private = await self.signing_key(name.removeprefix(_SIGN))
-                public = b"" if private is None else public_bytes(private)
-            except (DamagedEntry, ValueError):
-                continue
-            if public and name == f"{_SIGN}{signing_key_id(public)}":
-                found.append(StoredSigningKey(key_id=signing_key_id(public), public=public))
-        return tuple(found)
+    async def _new_key(
+        self,
+        prefix: str,
+        known: tuple[str, ...],
+        read: Callable[[str], Awaitable[K | None]],
+        draw: Callable[[], tuple[str, bytes]],
+    ) -> K:
+        """Return a key of a kind that is not `known`, durable: one that a keeper left behind, or a new one.
+
+        Of keepers that make one at once the first one's is returned to all. Raises KeyStoreFault, BusUnavailable.
+        """
+        for _ in range(_TRIES_MAX):
+            entries = await self._keys.all()
+            for name in _names(entries, prefix):
+                if name.removeprefix(prefix) not in known and (found := await read(name)):
+                    return found
+            own_id, private = draw()
+            name, after = f"{prefix}{own_id}", self._keys.newest_seq(entries, prefix)
+            is_first = await self._keys.create_first(name, PlainKey(private), f"{prefix}*", after)
+            if is_first and await self._keys.read(name, sure=True) and (made := await read(name)):
+                return made
+        raise BusUnavailable("stream KEYS changes while a key is made")
+
+    async def _signer(self, name: str) -> StoredSigningKey | None:
+        """Read a key that signs; None: it was erased, does not open, or has another id than its entry."""
+        try:
+            private = await self.signing_key(name.removeprefix(_SIGN))
+            public = b"" if private is None else public_bytes(private)
+        except (DamagedEntry, ValueError):
+            return None
+        is_whole = public and name == f"{_SIGN}{signing_key_id(public)}"
+        return StoredSigningKey(key_id=signing_key_id(public), public=public) if is_whole else None
+
+    async def _signers(self, known: list[KeyEntry]) -> tuple[StoredSigningKey, ...]:
+        """List the keys that sign."""
+        found = [await self._signer(name) for name in _names(known, _SIGN)]
+        return tuple(one for one in found if one is not None)
 
     async def _is_retired(self, one: str) -> bool:
         """Whether its time is over; it begins with the first question."""

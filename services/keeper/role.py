@@ -107,7 +107,11 @@ class Keeper(ReplicatedRole):
             self.replica, self.signing, tokens.__next__, issuer=issuer
         )
         self._keyring = Keyring(
-            self.replica, self._counters, send=self._send, new_token=tokens.__next__
+            self.replica,
+            self._counters,
+            self.signing,
+            send=self._send,
+            new_token=tokens.__next__,
         )
         self._takers: dict[str, VariableRequests | NodeVariables | NodeIdentities | Keyring] = {
             _VARIABLE: self._requests,
@@ -215,15 +219,12 @@ class Keeper(ReplicatedRole):
             case ItemsOpened():
                 self._requests.opened(item, step)
                 self._of_nodes.opened(item, step)
-            case SigningKeyMade() | SigningKeysErased():
-                self.signing.answered(item, step)
             case IdentitySigned():
                 self._identities.signed(item, step)
             case VaultFailed():
-                self.signing.answered(item, step)
                 for one in self._takers.values():
                     one.failed(item, step)
-            case SealingKeyMade():
+            case SealingKeyMade() | SigningKeyMade() | SigningKeysErased():
                 self._keyring.answered(item, step)
             case KeysChecked():
                 self._keyring.answered(item, step)
@@ -240,7 +241,6 @@ class Keeper(ReplicatedRole):
         for event in record.events:
             self._locks.see(event, step.steady_ns)
             self._see(event, step)
-            self.signing.see(event, step)
             if self._keyring.see(event, step) and self._store == _OPEN:
                 self._keyring.close()
                 self._open(step)
@@ -276,10 +276,9 @@ class Keeper(ReplicatedRole):
             self._ask_for_shred(step)
         for command in self._locks.due(step.steady_ns):
             self._send(command, step)
-        self.signing.finish(step)
         for one in self._takers.values():
             one.finish(step)
-        waiting = (self._asked, self._locks, self.signing, *self._takers.values())
+        waiting = (self._asked, self._locks, *self._takers.values())
         self.timer.arm(step, earliest(self._reopen_ns, *(one.next_ns() for one in waiting)))
 
     # ---- leadership and the key store ----
@@ -303,7 +302,6 @@ class Keeper(ReplicatedRole):
         self._erased.clear()
         self._asked.clear()
         self._locks.end()
-        self.signing.end()
         for one in self._takers.values():
             one.clear(step)
         for message in self._held:
@@ -313,7 +311,6 @@ class Keeper(ReplicatedRole):
     def _opened(self, item: KeyStoreOpened, step: Step) -> None:
         self._store, self._fault = _OPEN, ""
         self._keyring.answered(item, step)
-        self.signing.opened(item.signing, step)
         # A store that was restored from an older copy holds keys that were erased before.
         self._erase_lives([one for one in item.lives if self._is_over(one)], step)
         held, self._held = self._held, []
@@ -379,7 +376,6 @@ class Keeper(ReplicatedRole):
         """Send everything again: the former applier, or the bus before, may have got none of it."""
         self._asked.hurry(step.steady_ns)
         self._locks.hurry(step.steady_ns)
-        self.signing.hurry(step)
         self._requests.hurry(step)
         self._keyring.hurry(step)
 

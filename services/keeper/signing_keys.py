@@ -1,14 +1,13 @@
 """The keys that sign identities: which are stored, which one is in force, and what the log is to say of them (ADR 38).
 
-A key is durable in the store before the log makes its public part known. Where the log knows none, one is made, also
-in a cluster of an older release. Where it knows some and the store lacks the one in force, an operator decides: to
-restore the store, or to rotate. A key that was removed is erased behind its fact; a crash in between is made up for
-when the store opens.
+A key is durable in the store before the log makes its public part known; one whose fact a crash prevented gets it from
+the next leader. Where the log knows none, one is made, also in a cluster of an older release. Where it knows some and
+the store lacks the one in force, an operator decides: to restore the store, or to rotate. A key that was removed is
+erased behind its fact; a crash in between is made up for when the store opens. Who asks: `keyring.py`.
 """
 
 from collections.abc import Callable
 
-from schemas.base import Event
 from schemas.envelope import AnyCommand
 from schemas.identities import (
     CreateSigningKey,
@@ -39,7 +38,7 @@ _RESEND_MAX_NS = 8_000_000_000
 
 
 class SigningKeys:
-    """Signing keys of the keeper that leads. `opened` first, `end` when it leads no longer."""
+    """Signing keys of the keeper that leads. `opened` first, `close` without a store, and when it leads no longer."""
 
     def __init__(
         self,
@@ -86,38 +85,43 @@ class SigningKeys:
     # ---- what an operator may ask for ----
 
     def rotate(self, step: Step) -> None:
-        """Have another key made, which signs from its fact on. One is made at a time."""
-        if not self._making:
+        """Have another key made, which signs from its fact on, unless one is made or on its way to the log."""
+        is_on_its_way = any(isinstance(one, CreateSigningKey) for one in self._commands.values())
+        if not self._making and not is_on_its_way:
             self._making = self._new_token()
-            ask_vault(MakeSigningKey(token=self._making), step)
+            known = (*self._table.by_id, *self._table.removed)
+            ask_vault(MakeSigningKey(token=self._making, known=known), step)
 
-    def remove(self, key_id: str, step: Step) -> None:
-        """Have a key taken away; the plan applier keeps the newest one."""
-        if key_id in self._table.by_id and key_id != self._table.newest:
+    def remove(self, key_id: str, step: Step) -> bool:
+        """Have a key taken away; False: it was before. Raises CommandInvalid: it is in force, or unknown."""
+        if key_id in self._table.removed:
+            return False
+        if key_id not in self._table.by_id:
+            raise CommandInvalid("not_found", f"there is no signing key {key_id}")
+        if key_id == self._table.newest:
+            text = f"signing key {key_id} is in force: rotate it first"
+            raise CommandInvalid("conflict", text)
+        if key_id not in self._commands:
             self._command(key_id, RemoveSigningKey(key_id=key_id), step)
+        return True
 
     # ---- from the vault ----
 
     def opened(self, stored: tuple[StoredSigningKey, ...], step: Step) -> None:
-        """Begin with the keys of a store: erase what the log removed, and see that there is one."""
+        """Begin with the keys of a store: erase what the log removed, tell it what it lacks, see that there is one."""
         self._stored = {one.key_id for one in stored}
         self._erase([one.key_id for one in stored if one.key_id in self._table.removed], step)
-        unknown = [one for one in stored if one.key_id not in self._table.removed]
-        if self._table.by_id:
-            return
-        if unknown:
-            # A keeper made it, and ended before the log had its fact.
-            self._announce(unknown[-1].key_id, unknown[-1].public, step)
-        else:
+        for one in stored:
+            if one.key_id not in self._table.removed and one.key_id not in self._table.by_id:
+                self._announce(one.key_id, one.public, step)
+        if not self._table.by_id:
             self.rotate(step)
 
-    def answered(self, item: SigningKeyMade | SigningKeysErased | VaultFailed, step: Step) -> None:
+    def answered(self, item: SigningKeyMade | SigningKeysErased, step: Step) -> None:
         """Take an answer of the vault."""
         match item:
             case SigningKeyMade():
                 self._made(item, step)
-            case VaultFailed():
-                self._failed(item, step)
             case SigningKeysErased() if self._stored is not None:
                 self._stored.difference_update(item.key_ids)
             case _:
@@ -131,21 +135,24 @@ class SigningKeys:
         self._stored.add(item.key_id)
         self._announce(item.key_id, item.public, step)
 
-    def _failed(self, item: VaultFailed, step: Step) -> None:
-        """Try again where there is no key at all; an operator asks again."""
-        if item.token == self._making != 0:
-            self._making = 0
-            self._retry_ns = 0 if self._table.by_id else step.steady_ns + RETRY_NS
+    def failed(self, item: VaultFailed, step: Step) -> bool:
+        """Try again where there is no key at all, else an operator asks again; False: it is of something else."""
+        if item.token != self._making:
+            return False
+        self._making = 0
+        self._retry_ns = 0 if self._table.by_id else step.steady_ns + RETRY_NS
+        return True
 
     # ---- from the log, and time ----
 
-    def see(self, event: Event, step: Step) -> None:
-        """Take what the log says of a key."""
-        if isinstance(event, SigningKeyCreated | SigningKeyRemoved):
-            self._commands.pop(event.key_id, None)
-            self._asked.remove(event.key_id)
-        if isinstance(event, SigningKeyRemoved) and event.key_id in (self._stored or ()):
+    def see(self, event: SigningKeyCreated | SigningKeyRemoved, step: Step) -> bool:
+        """Take what the log says of a key; True: it is new, and the open store was read before it had that."""
+        self._shown(event.key_id)
+        if isinstance(event, SigningKeyCreated):
+            return self._stored is not None and event.key_id not in self._stored
+        if event.key_id in (self._stored or ()):
             self._erase([event.key_id], step)
+        return False
 
     def finish(self, step: Step) -> None:
         """Send again what the log does not show."""
@@ -164,14 +171,19 @@ class SigningKeys:
         """Send everything again: another plan applier may have got none of it."""
         self._asked.hurry(step.steady_ns)
 
-    def end(self) -> None:
-        """Leave everything to the next leader."""
+    def close(self, *, leads: bool) -> None:
+        """Make no key until the store is opened again. Who leads goes on with removals, which need no store."""
         self._stored = None
         self._making = self._retry_ns = 0
-        self._commands.clear()
-        self._asked.clear()
+        for key_id, command in list(self._commands.items()):
+            if not leads or isinstance(command, CreateSigningKey):
+                self._shown(key_id)
 
     # ---- inside ----
+
+    def _shown(self, key_id: str) -> None:
+        self._commands.pop(key_id, None)
+        self._asked.remove(key_id)
 
     def _announce(self, key_id: str, public: bytes, step: Step) -> None:
         command = CreateSigningKey(key_id=key_id, algorithm=ALGORITHM, public=public)

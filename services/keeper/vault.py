@@ -59,8 +59,8 @@ class Keys(Protocol):
         """Erase the keys of lives. Raises BusUnavailable: perhaps some are left."""
         ...
 
-    async def make_signing_key(self) -> k.StoredSigningKey:
-        """Make a key that signs identities, durable. Raises BusUnavailable."""
+    async def make_signing_key(self, known: tuple[str, ...]) -> k.StoredSigningKey:
+        """Return a key that signs identities and is not `known`, durable. Raises KeyStoreFault, BusUnavailable."""
         ...
 
     async def signing_key(self, key_id: str) -> RSAPrivateKey | None:
@@ -231,7 +231,7 @@ class KeyVault:
 
     async def _make_signing(self, asked: k.MakeSigningKey) -> Report:
         self._ready()
-        made = await self._keys.make_signing_key()
+        made = await self._keys.make_signing_key(asked.known)
         return k.SigningKeyMade(token=asked.token, key_id=made.key_id, public=made.public)
 
     async def _sign(self, asked: k.SignIdentity) -> Report:

@@ -61,9 +61,10 @@ class EraseKeys(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class MakeSigningKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Draw a key that signs identities."""
+    """Make another key that signs identities, unless the store has one that is not `known`: then it is that."""
 
     token: int
+    known: tuple[str, ...] = ()
 
 
 class SignIdentity(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -43,7 +43,7 @@ _PUBLIC_BYTES = 32
 
 
 class MemoryKeyStore:
-    """What outlives a keeper: data keys by life, as numbers that are drawn once, ids of sealing keys, and keys that sign."""
+    """What outlives a keeper: data keys by life, as numbers that are drawn once, ids of sealing and signing keys."""
 
     def __init__(self) -> None:
         self.keys: dict[tuple[str, int], int] = {}
@@ -61,11 +61,14 @@ class MemoryKeyStore:
             found = self.keys[life.path, life.incarnation] = self._drawn
         return found
 
-    def make_signing_key(self) -> StoredSigningKey:
-        """Make another key that signs."""
-        self._made += 1
-        self.signing.append(f"{self._made:016x}")
-        return stored_signing_key(self.signing[-1])
+    def make_signing_key(self, known: tuple[str, ...]) -> StoredSigningKey:
+        """Make another key that signs, unless there is one that is not known."""
+        fresh = [one for one in self.signing if one not in known]
+        if not fresh:
+            self._made += 1
+            fresh = [f"{self._made:016x}"]
+            self.signing += fresh
+        return stored_signing_key(fresh[0])
 
 
 class _Sealed(msgspec.Struct, frozen=True):
@@ -115,7 +118,7 @@ class MemoryVault:
                     self._store.keys.pop((life.path, life.incarnation), None)
                 return KeysErased(lives=effect.lives)
             case MakeSigningKey():
-                made = self._store.make_signing_key()
+                made = self._store.make_signing_key(effect.known)
                 return SigningKeyMade(token=effect.token, key_id=made.key_id, public=made.public)
             case SignIdentity():
                 return self._sign(effect)

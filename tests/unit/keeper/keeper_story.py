@@ -1,6 +1,5 @@
 """A keeper with its vault, the plan applier's decisions, and a log between them: where tests of the keeper start."""
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -30,7 +29,6 @@ from shared.core.runtime.messages import (
     Timer,
 )
 from shared.core.runtime.role import Input
-from shared.core.runtime.step import Step
 from shared.core.state.ids import alloc_id, make_key
 from shared.core.state.state import State
 from shared.sim.environment.memory_vault import (
@@ -69,16 +67,7 @@ class Story:
 
     def step(self, *inputs: Input | VaultAnswer) -> list[Effect]:
         """Take inputs; sort the effects to where they are performed."""
-        return self._sort(self.role.step(list(inputs), self.now_ns))  # type: ignore[arg-type]
-
-    def call(self, act: Callable[[Step], None]) -> None:
-        """Do something in a step that no message asks for yet."""
-        step = Step(self.now_ns, self.role.timer.read(self.now_ns))
-        act(step)
-        self._sort(step.effects)
-        self.step()
-
-    def _sort(self, effects: list[Effect]) -> list[Effect]:
+        effects = self.role.step(list(inputs), self.now_ns)  # type: ignore[arg-type]
         for effect in effects:
             match effect:
                 case _ if isinstance(effect, VaultEffect):
@@ -232,11 +221,14 @@ class Story:
         """Delete a path; return the token of the answer."""
         return self.ask("delete", path=path, request_id=request_id, **more)
 
-    def rotate(self, in_force: str) -> int:
-        """Ask for a rotation of the sealing key; return the token of the answer."""
-        return self.ask_for_keys(
-            "rotate", msgspec.json.encode({"kind": "sealing", "in_force": in_force})
-        )
+    def rotate(self, in_force: str, kind: str = "sealing") -> int:
+        """Ask for another key in the place of one; return the token of the answer."""
+        body = {"kind": kind, "in_force": in_force}
+        return self.ask_for_keys("rotate", msgspec.json.encode(body))
+
+    def remove(self, key_id: str) -> int:
+        """Ask that a signing key is removed; return the token of the answer."""
+        return self.ask_for_keys("remove", msgspec.json.encode({"key_id": key_id}))
 
     def ask_for_keys(self, verb: str, data: bytes) -> int:
         """Send a request about keys; return the token of the answer."""

@@ -56,8 +56,8 @@ def test_one_rotation_for_all_who_ask() -> None:
 @pytest.mark.parametrize(
     ("verb", "body", "code"),
     [
-        ("rotate", {"kind": "signing", "in_force": ""}, "invalid"),
-        ("remove", {"key_id": FIRST}, "invalid"),
+        ("remove", {"key_id": FIRST}, "not_found"),
+        ("remove", {"kind": "signing"}, "invalid"),
         ("rotate", {"kind": "data", "in_force": FIRST}, "invalid"),
         ("rotate", {"kind": "sealing"}, "invalid"),
         ("rotate", {"kind": "sealing", "in_force": FIRST, "more": 1}, "invalid"),
@@ -66,11 +66,11 @@ def test_one_rotation_for_all_who_ask() -> None:
     ],
 )
 def test_other_requests_are_refused(verb: str, body: dict[str, str], code: str) -> None:
-    """Signing keys are not built; whatever cannot be read is refused, and nothing is asked of the vault."""
+    """What cannot be read, and the removal of a sealing key: nothing is sent, and nothing is asked of the vault."""
     story = Story().lead()
     found = story.rotated(story.ask_for_keys(verb, msgspec.json.encode(body)))
     assert found.error is not None and (found.status, found.error.code) == ("refused", code)
-    assert not story.asked and found.key_id == FIRST
+    assert not story.asked and not story.sent
 
 
 def test_a_rotation_that_the_log_does_not_show_is_pending() -> None:

@@ -189,7 +189,7 @@ def test_a_newer_key_signs_what_is_asked_for_then() -> None:
     """A rotation is heeded from its fact on."""
     story, alloc = running()
     before = signed(story, alloc, "default")["default"].key_id
-    story.call(story.role.signing.rotate)
+    story.rotate(before, "signing")
     story.vault()
     assert signed(story, alloc, "default")["default"].key_id == before
     story.settle()

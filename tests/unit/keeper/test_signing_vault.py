@@ -6,12 +6,17 @@ from typing import Any
 import msgspec
 import structlog
 
+from services.keeper.key_store import KeyStore
+from services.keeper.keyring_file import export_keys, import_keys
+from services.keeper.rewrap import rewrap
 from services.keeper.wrapped_keys import StoredKey
 from shared.core.runtime import keeper_messages as k
 from shared.identity_tokens import private_bytes, public_bytes, signing_key_id, verify_token
 from shared.sealed_box import new_pair, open_box
+from tests.unit.keeper.memory_entries import KEK, FixedKek, MemoryEntries
 from tests.unit.keeper.test_vault import Room, play
 
+NEXT = bytes(range(32, 64))
 AUDIENCE = "marker-7c41-audience"
 
 
@@ -22,9 +27,10 @@ def sign(key_id: str, public: bytes, **other: Any) -> k.SignIdentity:
     return k.SignIdentity(key_id=key_id, public=public, **{"claims": claims, **given, **other})
 
 
-async def made(room: Room) -> k.SigningKeyMade:
-    """Have a key made."""
-    [found] = await room.ask(k.MakeSigningKey(token=3))
+async def made(room: Room, *known: k.SigningKeyMade) -> k.SigningKeyMade:
+    """Have a key made beside those that are known."""
+    ids = tuple(one.key_id for one in known)
+    [found] = await room.ask(k.MakeSigningKey(token=3, known=ids))
     assert isinstance(found, k.SigningKeyMade) and found.token == 3
     return found
 
@@ -34,7 +40,8 @@ def test_a_key_is_durable_and_wrapped_before_the_answer() -> None:
 
     async def story(room: Room) -> None:
         assert (await room.open()).signing == ()
-        first, second = await made(room), await made(room)
+        first = await made(room)
+        second = await made(room, first)
         names = [name for name in room.entries.by_name if name.startswith("sign.")]
         assert names == [f"sign.{first.key_id}", f"sign.{second.key_id}"]
         assert first.key_id == signing_key_id(first.public) != second.key_id
@@ -46,6 +53,21 @@ def test_a_key_is_durable_and_wrapped_before_the_answer() -> None:
         assert [(one.key_id, one.public) for one in opened.signing] == [
             (one.key_id, one.public) for one in (first, second)
         ]
+
+    play(story)
+
+
+def test_a_key_that_was_left_behind_is_used() -> None:
+    """A keeper that asks for another key than those of the log gets the one that an earlier keeper stored."""
+
+    async def story(room: Room) -> None:
+        await room.open()
+        first = await made(room)
+        left = await made(room, first)
+        heir = Room(room.entries)
+        await heir.open()
+        assert await made(heir, first) == left
+        assert (await made(heir, first, left)).key_id not in {first.key_id, left.key_id}
 
     play(story)
 
@@ -76,7 +98,8 @@ def test_a_key_that_was_erased_signs_no_more() -> None:
 
     async def story(room: Room) -> None:
         await room.open()
-        key, newer = await made(room), await made(room)
+        key = await made(room)
+        newer = await made(room, key)
         public = new_pair()[1]
         await room.ask(sign(key.key_id, public))
         erase = k.EraseSigningKeys(key_ids=(key.key_id,))
@@ -89,12 +112,38 @@ def test_a_key_that_was_erased_signs_no_more() -> None:
     play(story)
 
 
+def test_a_key_follows_the_key_encryption_key_and_an_export() -> None:
+    """Wrapped anew in place, and written into an empty store under another key, it is the same and signs."""
+
+    async def story(room: Room) -> None:
+        await room.open()
+        key = await made(room)
+        await made(room, key)
+        before = (await room.open()).signing
+        await rewrap(room.entries, KEK, NEXT)
+        rewrapped = KeyStore(room.entries, FixedKek(NEXT))
+        assert (await rewrapped.open("c", may_create=False)).signing == before
+        keyring, damaged = await export_keys(room.entries, FixedKek(NEXT), None, "c")
+        empty = MemoryEntries()
+        await import_keys(empty, FixedKek(), keyring, "c")
+        imported = KeyStore(empty, FixedKek())
+        found = await imported.open("c", may_create=False)
+        assert damaged == 0 and {one.key_id for one in found.signing} == {
+            one.key_id for one in before
+        }
+        private = await imported.signing_key(key.key_id)
+        assert private is not None and public_bytes(private) == key.public
+
+    play(story)
+
+
 def test_a_damaged_key_is_left_out() -> None:
     """The store opens for variables; the role then says which key is missing."""
 
     async def story(room: Room) -> None:
         await room.open()
-        key, newer = await made(room), await made(room)
+        key = await made(room)
+        newer = await made(room, key)
         names = [f"sign.{one.key_id}" for one in (key, newer)]
         entries = room.entries.by_name
         entries[names[0]] = entries[names[1]]
