@@ -6,12 +6,13 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from services.keeper.kek import FILE_NAME, NEXT_NAME, KekFile, KeyStoreFault
 from services.keeper.key_entries import BusEntries
-from services.keeper.key_store import KeyStore
+from services.keeper.key_store import KeyStore, OpenedKeys
 from shared.bus.connection.nats_client import Login, connect
 from shared.bus.jetstream import streams
 from shared.bus.server import accounts
@@ -58,20 +59,42 @@ def lose_keys(up: Up) -> None:
     asyncio.run(ask())
 
 
+def listed(up: Up, kind: str) -> list[dict[str, Any]]:
+    """Keys of a kind, newest first."""
+    keys = up.documented("operator", "keyring", "list")["keys"]
+    return [one for one in keys if one["kind"] == kind]
+
+
+def refusal_of_unknown(up: Up) -> str:
+    """The code with which the removal of a key that never was is refused."""
+    code, refused = up.run("operator", "keyring", "remove", "f" * 16)
+    assert code == 1
+    return str(refused["error"]["code"])
+
+
 def held_lives(up: Up, folder: Path) -> list[str]:
-    """Paths whose keys the store holds, opened with the key-encryption key of a folder. Raises KeyStoreFault."""
+    """Paths whose keys the store holds. Raises as `held` does."""
+    return [one.path for one in held(up, folder).lives]
+
+
+def signers(up: Up, folder: Path) -> list[str]:
+    """Ids of the keys in the store that sign. Raises as `held` does."""
+    return [one.key_id for one in held(up, folder).signing]
+
+
+def held(up: Up, folder: Path) -> OpenedKeys:
+    """What the store holds, opened with the key-encryption key of a folder. Raises KeyStoreFault."""
     cluster_id = up.ask("cluster")["cluster_id"]
 
-    async def ask() -> list[str]:
+    async def ask() -> OpenedKeys:
         known = accounts.read_credentials(up.data_dir / "credentials.json")
         user, password = known.login("keeper")
         client = await connect(Login(url=up.said["url"], user=user, password=password))
         try:
             store = KeyStore(BusEntries(lambda: client), KekFile(folder))
-            found = await store.open(cluster_id, may_create=False)
+            return await store.open(cluster_id, may_create=False)
         finally:
             await client.end()
-        return [one.path for one in found.lives]
 
     return asyncio.run(ask())
 
@@ -79,10 +102,10 @@ def held_lives(up: Up, folder: Path) -> list[str]:
 def test_a_sealing_key_is_rotated_once(up: Up) -> None:
     """Old and new values are read before and after, also by the next keeper; a stale rotation is a conflict."""
     put(up, "app/old")
-    [first] = up.documented("operator", "keyring", "list")["keys"]
+    [first] = listed(up, "sealing")
     assert first["in_force"]
     newer = up.documented("operator", "keyring", "rotate")["key_id"]
-    keys = up.documented("operator", "keyring", "list")["keys"]
+    keys = listed(up, "sealing")
     assert [(one["key_id"], one["in_force"]) for one in keys] == [
         (newer, True),
         (first["key_id"], False),
@@ -90,16 +113,40 @@ def test_a_sealing_key_is_rotated_once(up: Up) -> None:
     code, refused = up.run("operator", "keyring", "rotate", "--in-force", first["key_id"])
     assert code == 1 and refused["error"]["code"] == "conflict"
     assert newer in refused["error"]["message"]
-    for words in (("rotate", "--signing"), ("remove", newer)):
-        code, refused = up.run("operator", "keyring", *words)
-        assert code == 1 and refused["error"]["code"] == "invalid"
-        assert "not built yet" in refused["error"]["message"]
     put(up, "app/new")
     os.kill(up.said["services"]["keeper"], signal.SIGKILL)
     up.until(lambda: value(up, "app/old") == VALUE, "another keeper leads")
     assert value(up, "app/new") == VALUE
     put(up, "app/new")
-    assert len(up.documented("operator", "keyring", "list")["keys"]) == 2
+    assert len(listed(up, "sealing")) == 2
+
+
+def test_a_signing_key_is_rotated_and_removed(up: Up) -> None:
+    """The newest signs, also for the next keeper; the one in force stays, a removed one is gone from log and store."""
+    up.until(lambda: len(listed(up, "signing")) == 1, "the keeper has made its first signing key")
+    [first] = listed(up, "signing")
+    code, refused = up.run("operator", "keyring", "remove", first["key_id"])
+    assert code == 1 and refused["error"]["code"] == "conflict"
+    newer = up.documented("operator", "keyring", "rotate", "--signing")["key_id"]
+    assert [(one["key_id"], one["in_force"]) for one in listed(up, "signing")] == [
+        (newer, True),
+        (first["key_id"], False),
+    ]
+    words = ("rotate", "--signing", "--in-force", first["key_id"])
+    code, refused = up.run("operator", "keyring", *words)
+    assert code == 1 and refused["error"]["code"] == "conflict"
+    for _ in range(2):
+        removed = up.documented("operator", "keyring", "remove", first["key_id"])
+        assert removed["key_id"] == newer
+    assert [one["key_id"] for one in listed(up, "signing")] == [newer]
+    folder = up.data_dir / "keeper"
+    up.until(lambda: signers(up, folder) == [newer], "the private part is erased")
+    assert refusal_of_unknown(up) == "not_found"
+    os.kill(up.said["services"]["keeper"], signal.SIGKILL)
+    up.until(lambda: refusal_of_unknown(up) == "not_found", "another keeper leads")
+    later = up.documented("operator", "keyring", "rotate", "--signing")["key_id"]
+    assert [one["key_id"] for one in listed(up, "signing")] == [later, newer]
+    assert sorted(signers(up, folder)) == sorted((later, newer))
 
 
 def test_the_store_is_wrapped_anew_exported_and_imported(up: Up, tmp_path: Path) -> None:
@@ -124,6 +171,9 @@ def test_the_store_is_wrapped_anew_exported_and_imported(up: Up, tmp_path: Path)
     assert held_lives(up, folder) == ["app/kept", "app/purged"]
     assert value(up, "app/kept") == VALUE
     put(up, "app/later")
+    signer = up.documented("operator", "keyring", "rotate", "--signing")["key_id"]
+    kept = signers(up, folder)
+    assert len(kept) == 2 and kept[-1] == signer
 
     file, passphrase = tmp_path / "keyring", tmp_path / "passphrase"
     passphrase.write_text(f"{PASSPHRASE}\n")
@@ -148,6 +198,8 @@ def test_the_store_is_wrapped_anew_exported_and_imported(up: Up, tmp_path: Path)
     up.until(lambda: held_lives(up, folder) == ["app/kept", "app/later"], "it is erased again")
     up.until(lambda: value(up, "app/kept") == VALUE, "the keeper has opened the store again")
     assert (value(up, "app/later"), value(up, "app/purged")) == (VALUE, "not_found")
+    assert sorted(signers(up, folder)) == sorted(kept)
+    assert [one["key_id"] for one in listed(up, "signing")] == kept[::-1]
     # The export is of before the rotation: the keeper makes another key for clients by itself.
     put(up, "app/new")
     assert value(up, "app/new") == VALUE

@@ -28,11 +28,12 @@ _HERE = (
 COMMANDS = (
     CommandSpec(
         ("operator", "keyring", "list"),
-        "list the keys that clients seal variables with",
+        "list the keys that clients seal variables with, and those that sign identities",
         "operator.keyring:list_all",
         (),
         {"": "operator.keyring:KeyringListResult"},
-        details="Newest first; the first one is in force. A key that was replaced opens nothing any more after a day.",
+        details="Of each kind newest first; the first one is in force. A sealing key that was replaced opens nothing "
+        "any more after a day. A signing key verifies tokens until it is removed.",
         examples=("operator keyring list",),
     ),
     CommandSpec(
@@ -40,7 +41,7 @@ COMMANDS = (
         "make another sealing key, or signing key, which is in force from then on",
         "operator.keyring:rotate",
         (
-            flag_argument("signing", "the key that signs identities (not built yet)"),
+            flag_argument("signing", "the key that signs identities"),
             option_argument(
                 "in_force",
                 "only if this key is in force (default: whichever is when the command begins)",
@@ -48,17 +49,19 @@ COMMANDS = (
             ),
         ),
         {"": "operator.keyring:KeyringChangeResult"},
-        details="What clients sealed for the former key is taken for a day. Values that are stored are not affected.",
-        examples=("operator keyring rotate",),
+        details="What clients sealed for the former key is taken for a day. Values that are stored are not affected. "
+        "Tokens that the former signing key signed verify until it is removed.",
+        examples=("operator keyring rotate", "operator keyring rotate --signing"),
         changes=True,
     ),
     CommandSpec(
         ("operator", "keyring", "remove"),
-        "remove a signing key that is not in force (not built yet)",
+        "remove a signing key that is not in force",
         "operator.keyring:remove",
         (ArgumentSpec("key_id", "id of the key", metavar="KEY_ID"),),
         {"": "operator.keyring:KeyringChangeResult"},
-        details="Sealing keys are erased by the keeper, a day after they were replaced.",
+        details="The tokens that it signed verify no more, and its private part is erased. Sealing keys are erased by "
+        "the keeper, a day after they were replaced.",
         examples=("operator keyring remove 0123456789abcdef",),
         changes=True,
     ),

@@ -21,24 +21,27 @@ from services.keeper import keyring_tool
 from shared.bus.server import accounts
 
 FIRST, SECOND = "a" * 16, "b" * 16
+SIGNER, NEW_SIGNER = "c" * 16, "d" * 16
 CONFLICT = ErrorDetail(code="conflict", message="another key is in force")
 
 
 class FakeKeeper:
-    """Answers `query.keys`, and requests about keys in the order of `verdicts`, after which it has rotated."""
+    """Answers questions for keys, and requests in the order of `verdicts`, after which it has rotated."""
 
     def __init__(self) -> None:
         self.keys = [FIRST]
+        self.signing = [SIGNER]
         self.verdicts: list[KeyringVerdict] = []
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
     async def ask(self, subject: str, body: bytes, timeout_s: float) -> bytes:
         """Answer one request."""
         del timeout_s
-        if subject == "query.keys":
+        if subject in {"query.keys", "query.signing_keys"}:
+            shown = self.keys if subject == "query.keys" else self.signing
             told = [
-                {"key_id": one, "public": bytes(32), "create_seq": 9 - at}
-                for at, one in enumerate(self.keys)
+                {"key_id": one, "algorithm": "RS256", "public": bytes(32), "create_seq": 9 - at}
+                for at, one in enumerate(shown)
             ]
             return msgspec.json.encode(
                 {"seq": 9, "cluster_id": "c", "keys": told, "total": len(told)}
@@ -46,7 +49,7 @@ class FakeKeeper:
         self.asked.append((subject, msgspec.json.decode(body)))
         verdict = self.verdicts.pop(0)
         if not self.verdicts:
-            self.keys = [SECOND, FIRST]
+            self.keys, self.signing = [SECOND, FIRST], [NEW_SIGNER, SIGNER]
         return msgspec.json.encode(verdict)
 
 
@@ -75,16 +78,28 @@ def result(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[s
 def test_a_list_names_the_key_in_force(
     fake: FakeKeeper, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The newest is in force, in JSON and for people."""
-    fake.keys = [SECOND, FIRST]
+    """Of each kind the newest is in force, in JSON and for people."""
+    fake.keys, fake.signing = [SECOND, FIRST], [NEW_SIGNER, SIGNER]
     code, found = result(capsys, "list")
-    assert code == 0 and [(one["key_id"], one["in_force"]) for one in found["keys"]] == [
-        (SECOND, True),
-        (FIRST, False),
-    ]
+    keys = [(one["kind"], one["key_id"], one["in_force"]) for one in found["keys"]]
+    assert (code, found["total"], keys) == (
+        0,
+        4,
+        [
+            ("sealing", SECOND, True),
+            ("sealing", FIRST, False),
+            ("signing", NEW_SIGNER, True),
+            ("signing", SIGNER, False),
+        ],
+    )
     assert main(["operator", "keyring", "list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[-2:]] == [SECOND, FIRST] and "in force" in lines[-2]
+    lines = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()[-4:]]
+    assert [(line[0], line[1], line[3].strip()) for line in lines] == [
+        ("sealing", SECOND, "in force"),
+        ("sealing", FIRST, "replaced"),
+        ("signing", NEW_SIGNER, "in force"),
+        ("signing", SIGNER, "verifies"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -121,13 +136,19 @@ def test_signing_keys_are_named_as_such(
     fake: FakeKeeper, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """--signing and `remove` ask about signing keys alone, never with the id of a sealing key."""
-    error = ErrorDetail(code="invalid", message="not built yet")
-    fake.verdicts = [KeyringVerdict(status="refused", error=error)] * 2
-    assert result(capsys, "rotate", "--signing")[1]["error"]["message"] == "not built yet"
-    assert result(capsys, "remove", FIRST)[1]["error"]["message"] == "not built yet"
+    fake.verdicts = [KeyringVerdict(status="accepted", key_id=NEW_SIGNER)]
+    assert result(capsys, "rotate", "--signing") == (0, {"key_id": NEW_SIGNER})
+    error = ErrorDetail(code="conflict", message="it is in force")
+    fake.verdicts = [
+        KeyringVerdict(status="accepted", key_id=NEW_SIGNER),
+        KeyringVerdict(status="refused", error=error),
+    ]
+    assert result(capsys, "remove", SIGNER) == (0, {"key_id": NEW_SIGNER})
+    assert result(capsys, "remove", NEW_SIGNER)[1]["error"]["message"] == "it is in force"
     assert fake.asked == [
-        ("api.keyring.rotate", {"kind": "signing", "in_force": ""}),
-        ("api.keyring.remove", {"key_id": FIRST}),
+        ("api.keyring.rotate", {"kind": "signing", "in_force": SIGNER}),
+        ("api.keyring.remove", {"key_id": SIGNER}),
+        ("api.keyring.remove", {"key_id": NEW_SIGNER}),
     ]
 
 
