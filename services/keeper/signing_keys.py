@@ -172,7 +172,7 @@ class SigningKeys:
         self._asked.hurry(step.steady_ns)
 
     def close(self, *, leads: bool) -> None:
-        """Make no key until the store is opened again. Who leads goes on with removals, which need no store."""
+        """Make no key until the store is opened again. Removals need no store: they continue if this keeper `leads`."""
         self._stored = None
         self._making = self._retry_ns = 0
         for key_id, command in list(self._commands.items()):

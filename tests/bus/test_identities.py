@@ -1,23 +1,24 @@
 """Identities in a whole cluster: a node asks, the keeper signs, the gateway verifies, and no file has a token."""
 
 import asyncio
+import base64
 import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from schemas.identities import IdentityAnswers, IdentityAsk
+from schemas.identities import IdentityAnswers, IdentityAsk, SignedIdentity
 from shared.bus.connection.nats_client import ConnectionCallbacks, Login, connect
 from shared.bus.connection.public_client import Client
 from shared.bus.server.accounts import node_user, read_credentials
 from shared.errors import BusUnavailable
-from shared.identity_tokens import verify_token
+from shared.identity_tokens import TokenInvalid, verify_token
 from shared.protocol import subjects
 from shared.protocol.identity_names import identity_context
 from shared.sealed_box import new_pair, open_box
@@ -125,6 +126,38 @@ def judge_login(up: Up, token: str) -> None:
         assert get(up, path, token)[0] == 403
 
 
+def verifying_keys(up: Up, count: int) -> dict[str, bytes]:
+    """Public keys by id, newest first: those of the gateway's JWKS, once these are so many, as the query has them."""
+    up.until(lambda: len(get(up, JWKS)[1]["keys"]) == count, f"the gateway has {count} keys")
+    kids = [one["kid"] for one in get(up, JWKS)[1]["keys"]]
+    lines = up.ask("signing_keys")["keys"]
+    assert kids == [one["key_id"] for one in lines]
+    return {one["key_id"]: msgspec.json.decode(f'"{one["public"]}"', type=bytes) for one in lines}
+
+
+def kid_of(token: str) -> str:
+    """The id of the key that a token names."""
+    part = token.split(".", maxsplit=1)[0]
+    return str(json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))["kid"])
+
+
+def judge_rotation(up: Up, old: str, ask: Callable[[], str]) -> None:
+    """The newer key signs, tokens of the older one verify until that is removed; `ask` has a token signed."""
+    first = kid_of(old)
+    second = up.documented("operator", "keyring", "rotate", "--signing")["key_id"]
+    new = ask()
+    assert kid_of(new) == second != first
+    keys = verifying_keys(up, 2)
+    assert list(keys) == [second, first]
+    for token in (old, new):
+        verify_token(token, keys, now_s=time.time(), audience="vault.example")
+    up.documented("operator", "keyring", "remove", first)
+    keys = verifying_keys(up, 1)
+    verify_token(new, keys, now_s=time.time(), audience="vault.example")
+    with pytest.raises(TokenInvalid):
+        verify_token(old, keys, now_s=time.time(), audience="vault.example")
+
+
 def test_a_node_is_given_what_its_jobs_ask_for(up: Up) -> None:
     """While the allocation runs; the keys of query and gateway verify it, and it stands in no file but on its node."""
     alloc = submit(up)
@@ -137,15 +170,14 @@ def test_a_node_is_given_what_its_jobs_ask_for(up: Up) -> None:
         "",
         "forbidden",
     ]
-    tokens = [
-        open_box(one.sealed, node.private, identity_context(cluster, alloc, "main", one.name))
-        for one in found.identities[:2]
-    ]
-    lines = up.ask("signing_keys")["keys"]
+
+    def opened(one: SignedIdentity) -> bytes:
+        context = identity_context(cluster, alloc, "main", one.name)
+        return open_box(one.sealed, node.private, context)
+
+    tokens = [opened(one) for one in found.identities[:2]]
     up.until(lambda: get(up, JWKS)[0] == 200, "the gateway has replayed the log")
-    (key,) = get(up, JWKS)[1]["keys"]
-    assert [key["kid"]] == [one["key_id"] for one in lines]
-    keys = {one["key_id"]: msgspec.json.decode(f'"{one["public"]}"', type=bytes) for one in lines}
+    keys = verifying_keys(up, 1)
     vault, default = (
         verify_token(token.decode(), keys, now_s=time.time(), audience=audience)
         for token, audience in zip(tokens, ("vault.example", "nomadproject.io"), strict=True)
@@ -155,12 +187,17 @@ def test_a_node_is_given_what_its_jobs_ask_for(up: Up) -> None:
     assert vault["exp"] - vault["iat"] == 3_600 and "exp" not in default
     judge_login(up, tokens[1].decode())
     assert get(up, "/v1/vars", tokens[0].decode())[0] == 403
+    old = tokens[0].decode()
+    judge_rotation(up, old, lambda: opened(node.ask(alloc, "vault").identities[0]).decode())
+    assert get(up, "/v1/vars", tokens[1].decode())[0] == 403
+    tokens += [opened(node.ask(alloc, "default").identities[0])]
+    assert get(up, "/v1/vars", tokens[2].decode())[0] == 200
     code, _ = up.run("job", "stop", "web")
     assert code in (0, 2)
     up.until(lambda: node.ask(alloc, "vault").error is not None, "nothing is signed any more")
     refused = node.ask(alloc, "vault")
     assert refused.error is not None and refused.error.code == "unavailable"
-    up.until(lambda: get(up, "/v1/vars", tokens[1].decode())[0] == 403, "the token is worthless")
+    up.until(lambda: get(up, "/v1/vars", tokens[2].decode())[0] == 403, "the token is worthless")
     files = [one for one in up.data_dir.parent.rglob("*") if one.is_file()]
     assert any(one.name.startswith("keeper") and one.suffix == ".tape" for one in files)
     marks = [part for token in tokens for part in token.split(b".")[1:]]
