@@ -222,6 +222,7 @@ def test_only_the_keeper_reaches_wrapped_keys(cluster: BenchCluster) -> None:
             for subject in (
                 subjects.KEYS,
                 subjects.API_VARIABLES,
+                subjects.API_KEYRING,
                 subjects.API_ALL,
                 "cmd.variable",
             ):
