@@ -144,6 +144,20 @@ def test_lines_quotes_and_short_values_are_masked() -> None:
     assert masked("nothing", {SecretReference("a", "b"): ""}) == "nothing"
 
 
+def test_what_is_left_of_a_cut_value_is_masked() -> None:
+    """Reasons are cut: the beginning of a value tells as much. Values that overlap leave nothing between them."""
+    token = SecretReference("a", "token")
+    values = {token: "abcabcabcabcX" + "y" * 500, SecretReference("a", "line"): "l" * 20 + "\nmmmm"}
+    cut = "exit code 1: KEY=" + values[token][:300]
+    assert masked(cut, values) == "exit code 1: KEY=${secret.a.token}"
+    assert masked(f"destination {values[token][:80]!r} leaves", values) == (
+        "destination '${secret.a.token}' leaves"
+    )
+    assert masked("abc" + values[token], values) == "${secret.a.token}"
+    assert masked("x llllllllllllll", values) == "x ${secret.a.line}"
+    assert masked("abcabc is short enough to be anything", values).startswith("abcabc is")
+
+
 def test_what_nomad_interpolates_is_filled_in() -> None:
     """Source, options, headers and destination of an artifact; source and destination of a template, not its data."""
     filled = FilledInputs({"secret": Source()})

@@ -6,7 +6,8 @@ journal and to everybody who may read the cluster: it has the references again.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote, quote_plus
 
@@ -30,6 +31,8 @@ FILLED_OPTIONS: Mapping[str, tuple[str, ...]] = {
 HIDDEN = "its reason may hold a secret, and is not shown"
 #: A shorter value is masked as a word alone: else a reason would become unreadable.
 _WORD_CHARS = 4
+#: So much of the beginning of a value is masked, too: texts are cut.
+_CUT_CHARS = 12
 
 Values = Mapping[SecretReference, str]
 
@@ -126,23 +129,44 @@ def missing_key(value: Any, values: Values) -> str:
 
 
 def masked(text: str, values: Values) -> str:
-    """Put references in the place of values, in the forms in which a reason may show them."""
-    forms: dict[str, str] = {}
+    """Put references in the place of values, in the forms in which a reason may show them, also where one was cut."""
+    places: list[tuple[int, int, str]] = []
     for reference, value in values.items():
-        plain = (repr(value)[1:-1], json.dumps(value)[1:-1], quote(value), quote_plus(value))
-        forms |= dict.fromkeys(
-            (value, *plain, quote(value, safe=""), *value.splitlines()), reference.text
-        )
-    forms.pop("", None)
-    if not forms:
-        return text
-    found = "|".join(_pattern(form) for form in sorted(forms, key=lambda one: (-len(one), one)))
-    return re.sub(found, lambda match: forms[match.group(0)], text)
+        for form in _forms(value, len(text)):
+            if form[:_CUT_CHARS] in text:
+                places += [(start, -end, reference.text) for start, end in _places(text, form)]
+    found, told = "", 0
+    # Of those that overlap the first is named, and of those that begin at one place the longest.
+    for start, end, reference_text in sorted(places):
+        if start >= told:
+            found += text[told:start] + reference_text
+        told = max(told, -end)
+    return found + text[told:]
 
 
-def _pattern(form: str) -> str:
-    escaped = re.escape(form)
-    return escaped if len(form) >= _WORD_CHARS else rf"(?<!\w){escaped}(?!\w)"
+def _forms(value: str, chars: int) -> set[str]:
+    """List the forms of a value, as far as a text of so many characters can have them."""
+    forms = {value, *value.splitlines()}
+    forms |= {repr(value)[1:-1], json.dumps(value)[1:-1]}
+    # Of a long value the rest is not in the text: no character is shorter in a URL.
+    begun = value[: chars + 1]
+    forms |= {quote(begun), quote_plus(begun), quote(begun, safe="")}
+    return {form[: chars + 1] for form in forms} - {""}
+
+
+def _places(text: str, form: str) -> Iterator[tuple[int, int]]:
+    """List where a text has a form, or its beginning where that is long enough: start and end."""
+    if len(form) < _WORD_CHARS:
+        yield from (one.span() for one in re.finditer(rf"(?<!\w){re.escape(form)}(?!\w)", text))
+        return
+    begun = form[:_CUT_CHARS]
+    start, end = text.find(begun), 0
+    while start >= 0 and end < len(text):
+        lengths = range(len(begun) + 1, len(form) + 1)
+        same = bisect_left(lengths, x=True, key=lambda n: not text.startswith(form[:n], start))
+        end = start + len(begun) + same
+        yield start, end
+        start = text.find(begun, start + 1)
 
 
 def _options(one: TaskInput) -> dict[str, Any]:
