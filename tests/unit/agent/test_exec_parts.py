@@ -1,5 +1,6 @@
 """Driver exec without a kernel: options, settings, limits in both versions' words, fingerprints, command lines."""
 
+import asyncio
 import struct
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from services.agent.drivers.driver import DriverRun, StartRefused
 from services.agent.drivers.exec import java
 from services.agent.drivers.exec.driver import ExecDriver
-from services.agent.drivers.exec.qemu import emulator_arguments
+from services.agent.drivers.exec.qemu import QemuDriver, emulator_arguments
 from services.agent.drivers.exec.settings import ExecSettings, exec_settings
 from services.agent.drivers.isolation import kernel, seccomp
 from services.agent.drivers.isolation.cgroups import (
@@ -27,6 +28,7 @@ from services.agent.drivers.isolation.starter_protocol import (
     Jail,
     StartOrder,
 )
+from services.agent.drivers.launch_values import with_values
 from services.agent.executor.data_dir import TaskDirs
 from shared.core.runtime.agent_messages import TaskLaunch
 from shared.errors import ConfigInvalid
@@ -37,6 +39,7 @@ from shared.jobspec.drivers.exec import IsolationOptions, read_exec, read_raw_ex
 from shared.jobspec.drivers.java import read_java
 from shared.jobspec.drivers.options import OptionValues
 from shared.jobspec.drivers.qemu import QemuOptions, read_qemu
+from shared.jobspec.secret_references import SecretReference
 
 ALL = ["pid", "ipc", "uts", "network", "user", "view", "landlock", "seccomp", "cgroups"]
 
@@ -362,6 +365,33 @@ def test_the_emulators_words(tmp_path: Path) -> None:
     assert words[words.index("-m") + 1] == "128M" and words[words.index("-name") + 1] == "t_x"
     with pytest.raises(StartRefused, match="no port 'db'"):
         emulator_arguments(run, launch, QemuOptions(image_path="a", port_map={"db": 1}), ours=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"image_path": "a", "args": ["-nodefaults", "${secret.v.k}"]}, "QEMU_ARGS"),
+        ({"image_path": "a", "args": ["-nodefaults", "${FILLED}"]}, "QEMU_ARGS"),
+        ({"image_path": "${secret.v.image}"}, "QEMU_IMAGES"),
+        ({"image_path": "${secret.v.more}"}, "comma"),
+    ],
+)
+def test_what_the_emulator_is_given_is_what_is_checked(
+    config: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values of secrets and of templates are words as those of the job are."""
+    driver = QemuDriver.__new__(QemuDriver)
+    driver.settings = ExecSettings(qemu_args="-nodefaults")
+    monkeypatch.setattr(QemuDriver, "emulator", "/bin/qemu")
+    values = {"k": "-drive", "image": "/etc/shadow", "more": "a,file.driver=nbd"}
+    launch = with_values(
+        TaskLaunch(config=msgspec.Raw(msgspec.json.encode(config))),
+        {"FILLED": "-drive"},
+        {SecretReference("v", key): text for key, text in values.items()},
+    )
+    run = DriverRun(alloc_id="a", task="t", number=1, places=None)  # type: ignore[arg-type]
+    with pytest.raises(StartRefused, match=says):
+        asyncio.run(driver.start(run, launch))
 
 
 @pytest.mark.parametrize("has_release", [True, False])

@@ -16,6 +16,7 @@ from services.agent.drivers.driver import DriverRun, StartRefused, raise_option_
 from services.agent.drivers.exec.driver import ExecDriver
 from services.agent.drivers.exec.java import version_text
 from services.agent.drivers.exec.settings import PREFIX
+from services.agent.drivers.launch_values import fill_options, input_variables
 from services.agent.drivers.process.run_record import ProcessRun
 from shared.core.runtime.agent_messages import TaskLaunch
 from shared.jobspec.drivers.exec import IsolationOptions
@@ -56,12 +57,16 @@ class QemuDriver(ExecDriver):
 
     async def start(self, run: DriverRun, launch: TaskLaunch) -> ProcessRun:
         """Start a run."""
-        options, faults = read_qemu(msgspec.json.decode(launch.config))
+        config = msgspec.json.decode(launch.config)
+        options, faults = read_qemu(config)
         raise_option_faults(self.name, faults)
         if not self.emulator:
             raise StartRefused("QEMU is not installed on this node", recoverable=False)
-        self._check_args(options)
-        shown = self._shown(options)
+        # What counts is what the emulator is given: texts with the values of inputs.
+        filled, faults = read_qemu(fill_options(config, launch, input_variables(launch)))
+        raise_option_faults(self.name, faults)
+        self._check_args(filled)
+        shown = self._shown(filled)
         command = (self.emulator, *emulator_arguments(run, launch, options, ours=not shown))
         devices = (_KVM,) if options.accelerator == "kvm" else ()
         return await self._start_command(
