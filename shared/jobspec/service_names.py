@@ -13,6 +13,7 @@ from shared.jobspec.nomad.services import Check, Service
 
 #: Types of checks that agents make.
 CHECK_KINDS = ("http", "tcp", "grpc", "script")
+PORT_MAX, _PORT_DIGITS_MAX = 65_535, 5
 _REFERENCE = re.compile(r"\$\{\s*([A-Za-z_]+)\s*\}")
 
 
@@ -60,6 +61,12 @@ def resolved(text: str, values: Mapping[str, str]) -> str:
     if "${" not in text:
         return text
     return _REFERENCE.sub(lambda found: values.get(found.group(1), found.group(0)), text)
+
+
+def port_number(label: str) -> int:
+    """Read the number of a port that a service or check names by it; 0: it is none, whatever digits it has."""
+    is_number = label.isascii() and label.isdecimal() and len(label) <= _PORT_DIGITS_MAX
+    return int(label) if is_number and int(label) <= PORT_MAX else 0
 
 
 def registration_id(one: ServiceInstance) -> str:

@@ -23,6 +23,7 @@ from shared.jobspec.service_names import (
     declared_services,
     name_values,
     named_checks,
+    port_number,
     resolved,
     service_name,
 )
@@ -160,7 +161,7 @@ def _of_alloc(state: State, job: JobSpec, group: TaskGroup, row: int) -> Iterato
         yield ServiceInstance(
             service=name,
             address=resolved(one.service.address, values) or _address(group, label, attributes),
-            port=int(label) if label.isdecimal() else ports.get(label, 0),
+            port=port_number(label) or ports.get(label, 0),
             tags=tuple(resolved(tag, values) for tag in tags),
             meta={key: resolved(text, values) for key, text in meta.items()},
             status="unknown" if is_unknown else _status(mine, tasks),

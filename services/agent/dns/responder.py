@@ -31,6 +31,7 @@ from shared.gotemplate.data import NamedInstance
 ANSWERED = frozenset(("passing", "warning"))
 #: Records of one answer.
 ANSWERS_MAX = 128
+_PORT_MAX = 65_535
 #: Addresses that were read.
 _KEPT_MAX = 4_096
 #: What the node does not know yet is waited for so long.
@@ -127,7 +128,7 @@ class Responder:
         for one in good:
             address = _address(one.address)
             target = address_name(address, self._zone) if address else host_name(one.address)
-            if one.port and target:
+            if 0 < one.port <= _PORT_MAX and target:
                 places[one.port, target] = address
             if len(places) == ANSWERS_MAX:
                 break

@@ -17,6 +17,7 @@ from services.agent.tasks.runtime_state import AllocRuntime, CheckState, TaskPha
 from services.agent.tasks.supervisor import AgentStep, Supervisor
 from shared.core.runtime.agent_messages import CheckChanged, CheckSpec, WatchChecks
 from shared.core.runtime.messages import SetTimer
+from shared.jobspec.service_names import port_number
 
 TIMER = "checks"
 PENDING, PASSING, WARNING, CRITICAL = "pending", "passing", "warning", "critical"
@@ -149,8 +150,8 @@ class CheckMonitor:
         env = task_environment(alloc.desired, alloc.plan, task, node)
         values = {**node_variables(node), **env}
         port, address = 0, node.attributes.get(task_resources.IP_ATTRIBUTE) or "127.0.0.1"
-        if check.port.isdecimal():
-            port = int(check.port)
+        if number := port_number(check.port):
+            port = number
         elif check.port:
             found = task_resources.task_ports(alloc.desired, alloc.plan, task)
             port = found.get(check.port, (0, 0))[0]

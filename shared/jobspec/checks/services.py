@@ -13,8 +13,10 @@ from shared.jobspec.nomad.job import JobSpec, TaskGroup
 from shared.jobspec.nomad.services import Check, Service
 from shared.jobspec.service_names import (
     CHECK_KINDS,
+    PORT_MAX,
     DeclaredService,
     declared_services,
+    port_number,
     service_name,
 )
 
@@ -29,7 +31,6 @@ DAY_NS = 86_400 * SECOND_NS
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_PORT_MAX = 65_535
 
 
 def check_services(faults: ErrorList, job: JobSpec, group: TaskGroup, path: str) -> None:
@@ -194,8 +195,8 @@ def _port(faults: ErrorList, path: str, label: str, labels: frozenset[str]) -> N
     if not label or label in labels or "${" in label:
         return
     if label.isascii() and label.isdecimal():
-        if not 1 <= int(label[:9]) <= _PORT_MAX:
-            faults.add(path, f"must be 1 to {_PORT_MAX}")
+        if not port_number(label):
+            faults.add(path, f"must be 1 to {PORT_MAX}")
         return
     faults.add(path, f"no network of the group has a port {label[:80]!r}")
 

@@ -105,6 +105,13 @@ def test_a_service_has_names(name: str, kind: str, answer: list[str]) -> None:
     assert bool(found.auth) == (not answer)
 
 
+@pytest.mark.parametrize("port", [-1, 0, 65_536, 10**30])
+def test_an_instance_without_a_port_hides_no_other(port: int) -> None:
+    """It has no SRV record; those beside it have."""
+    found = ask("web.service.caravan", "SRV", web=known(instance(1, port=port), instance(2)))
+    assert (code(found), texts(found)) == ("NOERROR", ["SRV 1 1 80 0a000002.addr.caravan."])
+
+
 def test_a_target_comes_with_its_address() -> None:
     """SRV records bring the addresses along; an address that is a host's name is the target itself."""
     found = ask(

@@ -70,6 +70,8 @@ def test_what_is_built_runs(service: dict[str, Any]) -> None:
         ({**SERVICE, "Name": "x" * 64}, "Name", "63 letters, digits and hyphens"),
         ({**SERVICE, "PortLabel": "other"}, "PortLabel", "has a port 'other'"),
         ({**SERVICE, "PortLabel": "70000"}, "PortLabel", "must be 1 to 65535"),
+        ({**SERVICE, "PortLabel": "000000001999999"}, "PortLabel", "must be 1 to 65535"),
+        ({**SERVICE, "PortLabel": "000000001" + "9" * 5_000}, "PortLabel", "must be 1 to 65535"),
         ({**SERVICE, "Provider": "zookeeper"}, "Provider", "must be nomad or consul"),
         ({**SERVICE, "OnUpdate": "never"}, "OnUpdate", "must be one of"),
         ({**SERVICE, "AddressMode": "driver"}, "AddressMode", "not built yet"),

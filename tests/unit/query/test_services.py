@@ -75,6 +75,12 @@ def test_every_running_allocation_is_an_instance() -> None:
     assert (first["status"], first["health"], second["address"]) == ("passing", "", "10.0.0.2")
 
 
+@pytest.mark.parametrize("label", ["000000001999999", "000000001" + "9" * 5_000])
+def test_digits_that_are_no_port_end_no_listing(label: str) -> None:
+    """Earlier releases accepted jobs with them: the instance has no port."""
+    assert [one["port"] for one in instances(story({**WEB, "PortLabel": label}))] == [0, 0]
+
+
 @pytest.mark.parametrize(
     ("more", "tags", "status"),
     [
