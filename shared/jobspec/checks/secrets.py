@@ -30,10 +30,15 @@ NOT_FILLED = (
 _NAME = re.compile(r"[A-Za-z0-9_]{1,128}", re.ASCII)
 _PROGRAM = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
-#: Variables by which a job would choose what a program of the operator loads or runs.
+#: Variables by which a job would choose what a program of the operator loads or runs, whom it trusts, and through whom
+#: it connects. Those of programs that are not known here are the operator's to clear.
 _OF_THE_LOADER = re.compile(
-    r"(LD_|DYLD_|PYTHON|PERL|RUBY|NODE_|JAVA_|JDK_|_JAVA|LUA|PHP|BASH_|GIT_|GCONV|GLIBC_|MALLOC_|CARAVAN_)"
-    r".*|PATH|ENV|IFS|SHELL|SHELLOPTS|BASHOPTS|PS4|HOME|TMPDIR|CLASSPATH|LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS"
+    r"(LD_|DYLD_|PYTHON|PERL|RUBY|NODE_|JAVA_|JDK_|_JAVA|LUA|PHP|BASH_|GIT_|GCONV|GLIBC_|MALLOC_|CARAVAN_"
+    r"|OPENSSL_|SSL|CURL_|XDG_|DOTNET_|COR_|CORECLR_|ERL_|GOCOVERDIR|GODEBUG|KRB5|TERMINFO|LESS).*"
+    r"|PATH|ENV|IFS|SHELL|SHELLOPTS|BASHOPTS|PS4|HOME|TMPDIR|CLASSPATH|LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS"
+    r"|TMP|TEMP|ZDOTDIR|CDPATH|GLOBIGNORE|PROMPT_COMMAND|EDITOR|VISUAL|PAGER|AWKPATH|AWKLIBPATH|NETRC|LOCALDOMAIN"
+    r"|REQUESTS_CA_BUNDLE|KUBECONFIG|AWS_CONFIG_FILE|AWS_SHARED_CREDENTIALS_FILE|VAULT_CONFIG_PATH|DOCKER_CONFIG"
+    r"|GNUPGHOME|(?i:(http|https|ftp|all|no)_proxy)"
 )
 
 

@@ -55,6 +55,8 @@ PROGRAM = 'provider = "aws-sm"'
         (block(PROGRAM, PATH, 'config {\n a = "b"\n}'), "Secrets[0].Config", "a program has env"),
         (block(PROGRAM, PATH, 'env {\n LD_PRELOAD = "x"\n}'), "Secrets[0].Env", "LD_PRELOAD"),
         (block(PROGRAM, PATH, 'env {\n PATH = "x"\n}'), "Secrets[0].Env", "PATH"),
+        (block(PROGRAM, PATH, 'env {\n OPENSSL_CONF = "x"\n}'), "Secrets[0].Env", "OPENSSL_CONF"),
+        (block(PROGRAM, PATH, 'env {\n https_proxy = "x"\n}'), "Secrets[0].Env", "https_proxy"),
         (block(PROGRAM, PATH, 'env = {\n "a b" = "x"\n}'), "Secrets[0].Env", "not a valid name"),
         (block('provider = "vault"', PATH), "Secrets[0]", "vault is not built yet"),
         (
