@@ -14,6 +14,7 @@ from services.agent.executor.task_command import SAID_CHARS_MAX, ChangeScripts
 from services.agent.inputs.secrets.filled_inputs import Values
 from shared.core.runtime.agent_messages import ChangeScriptEnded, RunChangeScript
 from shared.core.state.ids import alloc_id
+from shared.jobspec.secret_references import SecretReference
 from tests.bounds import WAIT_S, level
 from tests.integration.agent_node import job, projection, sh
 from tests.integration.test_agent_raw_exec import a_node, strangers
@@ -128,3 +129,27 @@ async def test_a_driver_that_runs_no_commands_says_why() -> None:
     runs = lambda _: [(Driver(), "h", SimpleNamespace(task="main", number=1))]  # noqa: E731
     assert (await ended(runs, script("x"))).reason == "this driver runs no commands"
     assert (await ended(lambda _: [], script("x"))).reason == "task 'main' is not running"
+
+
+async def test_a_script_waits_for_the_secrets_that_it_names() -> None:
+    """After a kill of the agent they are fetched anew: the command never runs with the text of a reference."""
+    ran: list[Any] = []
+    held: dict[SecretReference, str] = {}
+
+    class Driver:
+        async def exec_stream(self, _handle: Any, command: tuple[str, ...], **_: Any) -> Any:
+            ran.append(command)
+            raise StartRefused("seen", recoverable=False)
+
+    runs: Any = lambda _: [(Driver(), "h", SimpleNamespace(task="main", number=1))]  # noqa: E731
+    told: list[Any] = []
+    scripts = ChangeScripts(told.append, runs, lambda _alloc_id, _task: held)
+    scripts.run(script("x", "${secret.db.password}", timeout_ns=0))
+    await level(lambda: told)
+    assert (told.pop().reason, ran) == ("secret db was not fetched within the timeout of 0 s", [])
+    scripts.run(script("x", "${secret.db.password}"))
+    await asyncio.sleep(0)
+    held[SecretReference("db", "password")] = "opened"
+    await level(lambda: told)
+    assert (told[0].reason, ran) == ("seen", [("x", "opened")])
+    await scripts.close()

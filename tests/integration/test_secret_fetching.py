@@ -225,6 +225,16 @@ async def test_a_variable_is_waited_for_and_named(
     assert fetching.handler.references("a", "main") == {SecretReference("db", "password"): MARKER}
 
 
+async def test_a_variable_that_is_a_lock_alone_is_waited_for(fetching: Fetching) -> None:
+    """It has no values yet: a task is not started with the texts of its references."""
+    fetching.variables.put(JOB)
+    call = asyncio.create_task(fetching.prepare())
+    await level(lambda: fetching.variables.asked)
+    fetching.variables.put(JOB, password=MARKER)
+    await call
+    assert fetching.handler.references("a", "main") == {SecretReference("db", "password"): MARKER}
+
+
 async def test_a_secret_is_fetched_once_and_forgotten_with_its_allocation(
     fetching: Fetching,
 ) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 from services.agent.drivers.driver import Driver, DriverRun, ExecSession
 from services.agent.inputs.secrets.filled_inputs import Values, masked, missing_key
 from shared.core.runtime.agent_messages import AgentInput, ChangeScriptEnded, RunChangeScript
-from shared.jobspec.secret_references import fill_references
+from shared.jobspec.secret_references import SecretReference, fill_references, find_references
 
 #: How long a command that is over its time may take to end.
 _CLOSE_S = 5.0
+#: How often is looked whether a secret is there by now.
+_LOOK_S = 0.1
 #: Of what a script said, in the reason of its failure.
 SAID_CHARS_MAX = 100
 _OUTPUT_BYTES_MAX = 4 * SAID_CHARS_MAX
@@ -88,13 +90,20 @@ class ChangeScripts:
             async with asyncio.timeout(effect.timeout_ns / 1e9):
                 reason = await self._failure(effect)
         except TimeoutError:
-            reason = f"no end within the timeout of {effect.timeout_ns / 1e9:g} s"
+            waits = self._not_fetched(effect)
+            what = f"secret {waits[0].secret} was not fetched" if waits else "no end"
+            reason = f"{what} within the timeout of {effect.timeout_ns / 1e9:g} s"
         except Exception as err:  # noqa: BLE001 - what a driver does fails its own script alone.
             reason = masked(str(err) or repr(err), self._secrets(effect.alloc_id, effect.task))
         ended = ChangeScriptEnded(
             key=effect.key, task=effect.task, run=effect.run, input=effect.input, reason=reason
         )
         self._tell(ended)
+
+    def _not_fetched(self, effect: RunChangeScript) -> list[SecretReference]:
+        """List references whose secret this life of the agent has not fetched: what follows the template does it."""
+        known = {one.secret for one in self._secrets(effect.alloc_id, effect.task)}
+        return [one for one in find_references(effect.command) if one.secret not in known]
 
     async def _failure(self, effect: RunChangeScript) -> str:
         """Run it; returns why it failed, or an empty text."""
@@ -104,6 +113,8 @@ class ChangeScripts:
         if found is None:
             return f"task {effect.task!r} is not running"
         driver, handle, _ = found
+        while self._not_fetched(effect):  # noqa: ASYNC110 - nothing tells of a fetched secret.
+            await asyncio.sleep(_LOOK_S)
         secrets = self._secrets(effect.alloc_id, effect.task)
         if text := missing_key(effect.command, secrets):
             return text

@@ -89,7 +89,7 @@ class SecretHandler:
     # ---- inside ----
 
     async def _variable(self, about: InputContext, name: str, spec: SecretInput) -> dict[str, str]:
-        """Read a variable; one that does not exist is waited for."""
+        """Read a variable; one that does not exist, or has no items but a lock alone, is waited for."""
         path = spec.path
         if text := path_refusal(path, readable_variables(about.launch)):
             raise InputFailed(text, recoverable=False, kind=HOOK_FAILED)
@@ -98,7 +98,7 @@ class SecretHandler:
         try:
             while True:
                 found = await self._variables.variable(reader, path)
-                if found.variable is not None:
+                if found.variable is not None and found.variable.items:
                     return dict(found.variable.items)
                 await self._variables.changed(reader, {path: found.version})
         except DataUnusable as err:
