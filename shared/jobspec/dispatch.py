@@ -8,6 +8,7 @@ import msgspec
 from schemas.launches import PAYLOAD_BYTES_MAX
 from shared.errors import CommandInvalid
 from shared.jobspec.checks.identifiers import id_error
+from shared.jobspec.secret_references import may_become_reference
 from shared.jobspec.strict_json import JsonObject
 
 #: Keys, and characters of all keys and values together.
@@ -66,6 +67,9 @@ def _meta(value: JsonObject) -> dict[str, str]:
     for key, text in found.items():
         if not isinstance(text, str):
             raise CommandInvalid("invalid", "must be a string", f"Meta.{key[:60]}")
+        if may_become_reference(text):
+            # The job's texts have its meta filled in before its secrets.
+            raise CommandInvalid("invalid", "must not refer to secrets", f"Meta.{key[:60]}")
     if len(found) > META_MAX or sum(map(len, (*found, *found.values()))) > META_CHARS_MAX:
         fault = f"at most {META_MAX} keys with {META_CHARS_MAX} characters in all are allowed"
         raise CommandInvalid("too_large", fault, "Meta")

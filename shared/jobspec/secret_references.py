@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 MARK = "secret."
 _REFERENCE = re.compile(r"\$\{\s*secret\.([^}\s]*)\s*\}")
 
+#: A reference as far as it is there: its beginning at the end of a text, or its end at the beginning.
+_PART = re.compile(r"\$\{\s*(env\[\"?)?secret\.|\$\{[^}]*\Z|\A\s*\{?\s*secret\.[^}]*\}")
+
 
 class SecretReference(NamedTuple):
     """One reference: the secret's name in its task, and the key of one of its values."""
@@ -38,6 +41,11 @@ def find_references(value: Any) -> Iterator[SecretReference]:
     elif isinstance(value, dict):
         for one in value.values():
             yield from find_references(one)
+
+
+def may_become_reference(text: str) -> bool:
+    """Return whether a text that others fill in has a reference, or a part that the texts around it may complete."""
+    return _PART.search(text) is not None
 
 
 def fill_references(value: Any, values: Mapping[SecretReference, str]) -> Any:

@@ -198,6 +198,7 @@ def test_a_dispatch_is_read() -> None:
     full = dispatch(Payload="AAE=", Meta={"b": "2", "a": "1"}, IdempotencyToken="t", Priority=7)
     assert (full.payload, full.token, full.priority) == (b"\x00\x01", "t", 7)
     assert list(full.meta) == ["a", "b"]
+    assert dispatch(Meta={"a": "5$ {x} ${node.class} my secret.key"}).meta
     assert dispatch(SubmissionID="x").digest == plain.digest != full.digest
 
 
@@ -209,6 +210,10 @@ def test_a_dispatch_is_read() -> None:
         ({"Payload": base64.b64encode(bytes(16_385)).decode()}, "Payload", "too_large"),
         ({"Meta": []}, "Meta", "invalid"),
         ({"Meta": {"a": 1}}, "Meta.a", "invalid"),
+        ({"Meta": {"a": "x${ secret.db.password }"}}, "Meta.a", "invalid"),
+        ({"Meta": {"a": '${env["secret.db.password"]}'}}, "Meta.a", "invalid"),
+        ({"Meta": {"a": "x${sec"}}, "Meta.a", "invalid"),
+        ({"Meta": {"a": "secret.db.password}"}}, "Meta.a", "invalid"),
         ({"Meta": {"a": "x" * 40_000}}, "Meta", "too_large"),
         ({"Priority": "high"}, "Priority", "invalid"),
         ({"IdempotencyToken": "a b"}, "IdempotencyToken", "invalid"),
