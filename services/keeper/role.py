@@ -221,6 +221,9 @@ class Keeper(ReplicatedRole):
                 self._of_nodes.opened(item, step)
             case IdentitySigned():
                 self._identities.signed(item, step)
+                if self._store == _OPEN and self.signing.is_back(item.key_id):
+                    # The store was restored, or another keeper made the key: it is read anew.
+                    self._open(step)
             case VaultFailed():
                 for one in self._takers.values():
                     one.failed(item, step)

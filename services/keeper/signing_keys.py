@@ -37,6 +37,14 @@ RETRY_NS = 10_000_000_000
 _RESEND_MAX_NS = 8_000_000_000
 
 
+def lost_key(key_id: str) -> str:
+    """Say that the store lacks a key, and what an operator does."""
+    return (
+        f"stream KEYS has no private part of signing key {key_id}: restore it from a backup of the bus, "
+        "or rotate the signing key (docs/operations.md)"
+    )
+
+
 class SigningKeys:
     """Signing keys of the keeper that leads. `opened` first, `close` without a store, and when it leads no longer."""
 
@@ -69,15 +77,13 @@ class SigningKeys:
         newest = self._table.newest
         if self._stored is None or not newest or newest in self._stored:
             return ""
-        return (
-            f"stream KEYS has no private part of signing key {newest}: restore it from a backup of the bus, "
-            "or rotate the signing key (docs/operations.md)"
-        )
+        return lost_key(newest)
 
     def in_force(self) -> str:
-        """Return the id of the key that signs. Raises CommandInvalid (unavailable): none can yet."""
-        if reason := self.fault:
-            raise CommandInvalid("unavailable", f"identities cannot be signed: {reason}")
+        """Return the id of the key that signs. Raises CommandInvalid (unavailable): there is none yet.
+
+        The store may lack its private part, or have it again: the vault finds out at each question.
+        """
         if not self._table.newest:
             raise CommandInvalid("unavailable", "the first signing key is being made")
         return self._table.newest
@@ -116,6 +122,10 @@ class SigningKeys:
                 self._announce(one.key_id, one.public, step)
         if not self._table.by_id:
             self.rotate(step)
+
+    def is_back(self, key_id: str) -> bool:
+        """Say of a key that has signed whether the store lacked it when it opened."""
+        return self._stored is not None and key_id == self._table.newest not in self._stored
 
     def answered(self, item: SigningKeyMade | SigningKeysErased, step: Step) -> None:
         """Take an answer of the vault."""

@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from schemas.variables import VariableLife
 from services.keeper.kek import KeyStoreFault, KeyStoreReplaced
 from services.keeper.key_store import OpenedKeys, SealingPair
+from services.keeper.signing_keys import lost_key
 from shared.bus.shell.shell import EffectHandler
 from shared.core.runtime import keeper_messages as k
 from shared.errors import BusUnavailable, CommandInvalid
@@ -244,7 +245,7 @@ class KeyVault:
         token = sign_token(private, asked.key_id, msgspec.json.encode(claims))
         context = identity_context(opened.cluster_id, asked.alloc_id, asked.task, asked.name)
         sealed = seal(token.encode(), asked.public, context)
-        return k.IdentitySigned(token=asked.token, sealed=sealed)
+        return k.IdentitySigned(token=asked.token, sealed=sealed, key_id=asked.key_id)
 
     async def _signing_key(self, key_id: str) -> RSAPrivateKey:
         """Return a key that signs. Raises Refused, KeyStoreFault, BusUnavailable."""
@@ -252,7 +253,7 @@ class KeyVault:
             return self._signer[1]
         private = await self._keys.signing_key(key_id)
         if private is None:
-            raise Refused("unavailable", f"stream KEYS has no signing key {key_id}")
+            raise Refused("unavailable", lost_key(key_id))
         self._signer = (key_id, private)
         return private
 

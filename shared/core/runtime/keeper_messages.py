@@ -179,6 +179,8 @@ class IdentitySigned(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     token: int
     sealed: bytes
+    #: of the key that signed it.
+    key_id: str = ""
 
 
 class SigningKeysErased(msgspec.Struct, frozen=True, kw_only=True, gc=False):

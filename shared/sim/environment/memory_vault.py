@@ -196,7 +196,9 @@ class MemoryVault:
         claims = msgspec.json.decode(effect.claims)
         signed = _ENCODER.encode(SignedClaims(effect.key_id, {**claims, "jti": str(effect.token)}))
         sealed = _Sealed(to=effect.public.hex(), context=context, items={"token": signed.decode()})
-        return IdentitySigned(token=effect.token, sealed=_ENCODER.encode(sealed))
+        return IdentitySigned(
+            token=effect.token, sealed=_ENCODER.encode(sealed), key_id=effect.key_id
+        )
 
     def _bound_to(self, life: VariableLife, request_id: str) -> tuple[str, ...]:
         return self._cluster_id, life.path, str(life.incarnation), request_id

@@ -203,8 +203,30 @@ def test_without_a_key_nothing_is_signed() -> None:
     story.store.signing.clear()
     heir = Story(story.log, story.store)
     heir.lead()
-    code, reason = fault(heir.identities(heir.ask_identities(alloc, "default")))
-    assert code == "unavailable" and "no private part of signing key" in reason
+    token = heir.ask_identities(alloc, "default")
+    heir.vault()
+    (one,) = heir.identities(token).identities
+    assert one.error is not None and one.error.code == "unavailable"
+    assert heir.role.alarms
+
+
+def test_a_key_store_that_is_restored_signs_again() -> None:
+    """The next question finds the key; the alarm ends, and what the log removed is erased of the restored store."""
+    story, alloc = running()
+    old, before = story.role.signing.in_force(), list(story.store.signing)
+    story.rotate(old, "signing")
+    story.settle()
+    before += story.store.signing[1:]
+    story.remove(old)
+    story.settle()
+    story.store.signing.clear()
+    heir = Story(story.log, story.store).lead()
+    assert heir.role.alarms
+    heir.store.signing.extend(before)
+    assert list(signed(heir, alloc, "default")) == ["default"]
+    heir.settle()
+    assert not heir.role.alarms
+    assert heir.store.signing == [heir.role.signing.in_force()] != [old]
 
 
 @pytest.mark.parametrize(

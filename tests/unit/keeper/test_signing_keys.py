@@ -16,7 +16,6 @@ from shared.core.runtime.keeper_messages import (
 )
 from shared.core.runtime.messages import LeadershipLost, LogSpace
 from shared.core.state.tables.signing_keys import SigningKeyTable
-from shared.errors import CommandInvalid
 from shared.sim.environment.memory_vault import MemoryKeyStore, MemoryVault, stored_signing_key
 from tests.unit.core.state.written_log import WrittenLog
 from tests.unit.keeper.keeper_story import SECOND, Story
@@ -239,10 +238,7 @@ def test_a_key_that_is_lost_is_an_alarm_and_not_made_anew() -> None:
     heir.settle()
     assert (heir.store.signing, heir.sent) == ([], [])
     (alarm,) = heir.role.alarms
-    assert KEY_1 in alarm and "rotate" in alarm
-    with pytest.raises(CommandInvalid, match="restore it") as caught:
-        heir.role.signing.in_force()
-    assert caught.value.code == "unavailable"
+    assert KEY_1 in alarm and "restore it" in alarm and "rotate" in alarm
     heir.rotate(KEY_1, "signing")
     heir.settle()
     assert not heir.role.alarms
