@@ -6,6 +6,8 @@ second, as `exp` counts them.
 
 import re
 
+import msgspec
+
 from schemas.base import SECOND_NS
 from shared.jobspec.checks.error_list import DURATION_NS_MAX, ErrorList
 from shared.jobspec.checks.templates import ESCAPES, is_outside, place_in_allocation
@@ -23,6 +25,8 @@ IDENTITIES_MAX = 64
 #: Of one identity: its token is a variable of the task.
 AUDIENCES_MAX = 32
 AUDIENCE_CHARS_MAX = 1_024
+#: As JSON: an agent takes tokens of up to 64 KiB, in which four bytes hold three.
+AUDIENCES_BYTES_MAX = 40 * 1024
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
@@ -82,6 +86,11 @@ def _audience(faults: ErrorList, one: DeclaredIdentity, path: str) -> None:
         faults.add(f"{path}.Audience", "an audience must not be empty")
     if len(found) > AUDIENCES_MAX or any(len(text) > AUDIENCE_CHARS_MAX for text in found):
         text = f"at most {AUDIENCES_MAX} of {AUDIENCE_CHARS_MAX} characters are allowed"
+        faults.add(f"{path}.Audience", text)
+    elif (size := len(msgspec.json.encode(found))) > AUDIENCES_BYTES_MAX:
+        text = (
+            f"all together have {size} bytes in a token, at most {AUDIENCES_BYTES_MAX} are allowed"
+        )
         faults.add(f"{path}.Audience", text)
 
 

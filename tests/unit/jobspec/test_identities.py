@@ -43,6 +43,7 @@ def errors(*blocks: dict[str, Any], **more: Any) -> dict[str, str]:
         {**VAULT, "file": True, "filepath": "local/token"},
         {**VAULT, "file": True, "filepath": "${NOMAD_ALLOC_DIR}/token"},
         {"name": "a-B_9" * 25, "audience": ("a", "b"), "ttl_ns": SECOND},
+        {**VAULT, "audience": ("a" * 1024,) * 32},
     ],
 )
 def test_what_nomad_takes_is_no_error(block: dict[str, Any]) -> None:
@@ -60,6 +61,7 @@ def test_what_nomad_takes_is_no_error(block: dict[str, Any]) -> None:
         ({"audience": ("a", "")}, ".Audience", "must not be empty"),
         ({"audience": ("a" * 1025,)}, ".Audience", "at most 32 of 1024"),
         ({"audience": ("a",) * 33}, ".Audience", "at most 32 of 1024"),
+        ({"audience": ("\N{SNOWMAN}" * 1024,) * 32}, ".Audience", "at most 40960"),
         ({"change_mode": "reload"}, ".ChangeMode", "must be one of noop, signal, restart"),
         ({"change_mode": "script"}, ".ChangeMode", "must be one of noop, signal, restart"),
         ({"change_mode": "signal"}, ".ChangeSignal", "must be set"),
