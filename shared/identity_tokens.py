@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import (
     RSAPrivateKey,
@@ -87,7 +87,10 @@ def public_jwk(key_id: str, public: bytes) -> dict[str, str]:
 
 
 def _read_public(data: bytes) -> RSAPublicKey:
-    public = load_der_public_key(data)
+    try:
+        public = load_der_public_key(data)
+    except UnsupportedAlgorithm as err:
+        raise ValueError("this is no public key of RSA") from err
     if not isinstance(public, RSAPublicKey):
         raise ValueError("this is no public key of RSA")  # noqa: TRY004 - as for other bytes.
     return public

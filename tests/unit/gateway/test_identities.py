@@ -6,6 +6,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
@@ -132,7 +133,11 @@ def test_keys_are_answered_once_the_log_is_replayed() -> None:
     assert Site(created(0), is_ready=False).get("/.well-known/jwks.json")[0] == 503
     assert Site().get("/.well-known/jwks.json") == (200, {"keys": []})
     other = SigningKeyCreated(key_id="0" * 16, algorithm="RS256", public=b"none", at_ns=1)
-    (_, found) = Site(created(0), other).get("/.well-known/jwks.json")
+    # A key of a kind that has no name here.
+    unknown = msgspec.structs.replace(
+        other, key_id="1" * 16, public=bytes.fromhex("300a300406022a0303020001")
+    )
+    (_, found) = Site(created(0), other, unknown).get("/.well-known/jwks.json")
     assert [one["kid"] for one in found["keys"]] == [IDS[0]]
 
 
