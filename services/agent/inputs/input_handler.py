@@ -84,6 +84,15 @@ class EnvironmentHandler(Protocol):
 
 
 @runtime_checkable
+class ExpiringHandler(Protocol):
+    """A handler whose inputs are worth nothing after a time."""
+
+    def is_over(self, about: InputContext, wanted: TaskInput) -> bool:
+        """Say of a prepared input whether it must be made anew: what came after it took longer than it lives."""
+        ...
+
+
+@runtime_checkable
 class WatchingHandler(Protocol):
     """A handler that makes an input anew when what it was made of changes."""
 

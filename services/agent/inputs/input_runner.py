@@ -7,7 +7,7 @@ task alone. When one fails the others of the same task still finish: what succee
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import structlog
 
@@ -19,6 +19,7 @@ from services.agent.inputs.followed_inputs import FollowedInputs
 from services.agent.inputs.input_handler import (
     SETUP_FAILURE,
     EnvironmentHandler,
+    ExpiringHandler,
     InputContext,
     InputFailed,
     InputHandler,
@@ -180,13 +181,15 @@ class InputRunner:
             refusal = directories_refused(err)
             return _failed(effect, "", str(refusal), recoverable=refusal.recoverable)
         digests: dict[str, str] = {}
-        for part in self._stages(effect.inputs):
+        for part in self._parts(about):
             gate = asyncio.Semaphore(AT_ONCE)
             results = await asyncio.gather(*(self._one(about, one, gate) for one in part))
             failed: list[tuple[str, InputFailed]] = []
             for one, found in zip(part, results, strict=True):
                 if isinstance(found, InputFailed):
                     failed.append((one.name, found))
+                    # One that was over is not there any more.
+                    digests.pop(one.name, None)
                 else:
                     digests[one.name] = found
             if failed:
@@ -200,6 +203,20 @@ class InputRunner:
                     digests=digests,
                 )
         return TaskPrepared(key=effect.key, task=effect.task, run=effect.run, digests=digests)
+
+    def _parts(self, about: InputContext) -> Iterator[list[TaskInput]]:
+        """Give what is prepared side by side, and last what is over by then."""
+        yield from self._stages(about.inputs)
+        handlers: list[tuple[TaskInput, object]] = [
+            (one, self._handlers.get(one.kind)) for one in about.inputs
+        ]
+        over = [
+            one
+            for one, handler in handlers
+            if isinstance(handler, ExpiringHandler) and handler.is_over(about, one)
+        ]
+        if over:
+            yield over
 
     def _stages(self, inputs: Iterable[TaskInput]) -> list[list[TaskInput]]:
         """Split inputs into those that are prepared side by side, in order."""

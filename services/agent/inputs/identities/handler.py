@@ -127,6 +127,11 @@ class IdentityHandler:
                 await self._due(held.times)
             yield await self._renewed(about, spec, held)
 
+    def is_over(self, about: InputContext, wanted: TaskInput) -> bool:
+        """Say whether the token has expired: a start may have waited for other inputs longer than it lives."""
+        times = self._of(about, _spec(wanted)).times
+        return times is None or (times.life_s > 0 and times.left_s(self._clock()) <= 0)
+
     def environment(self, alloc_id: str, task: str, wanted: TaskInput) -> Mapping[str, str]:
         """Return the token as a variable, where the job asks for it. Raises KeyError."""
         spec = _spec(wanted)
