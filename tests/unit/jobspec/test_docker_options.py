@@ -6,7 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.agent.drivers.docker.container_spec import HostCpu, container_name, container_spec
+from services.agent.drivers.docker.container_spec import (
+    HostCpu,
+    container_name,
+    container_spec,
+    of_image,
+    with_inputs,
+)
 from services.agent.drivers.docker.container_spec import create_request as container_request
 from services.agent.drivers.docker.mounts import MountPins, MountSources
 from services.agent.drivers.docker.run_record import container_exit, ended_before_boot
@@ -180,6 +186,23 @@ def test_labels_get_no_secrets() -> None:
     assert plan.options.image == "i:v${P}"
     assert plan.options.args == ("v${P}", "v${P}", "${secret.db.k} ${P}")
     assert (plan.options.labels, plan.env["P"]) == ({"a": secret}, secret)
+
+
+def test_a_variable_of_an_input_is_a_text() -> None:
+    """Also where another variable names it: neither the image nor a secret is read into it."""
+    held = "${secret.db.k} ${PATH}"
+    config = {"image": "i", "labels": {"a": "${A}"}, "args": ["${A}"]}
+    launch = with_values(
+        TaskLaunch(
+            config=msgspec.Raw(msgspec.json.encode(config)), env={"A": "<${T}>", "B": "${PATH}:/b"}
+        ),
+        {"T": held},
+        {SecretReference("db", "k"): "v"},
+    )
+    plan = container_spec("n", launch)
+    assert (plan.options.args, plan.options.labels) == ((f"<{held}>",), {"a": f"<{held}>"})
+    env = with_inputs(of_image(plan.env, ["PATH=/image"]), launch)
+    assert (env["A"], env["T"], env["B"]) == (f"<{held}>", held, "/image:/b")
 
 
 def test_how_an_end_is_read() -> None:

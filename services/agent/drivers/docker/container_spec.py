@@ -4,6 +4,7 @@ Decides limits, hardening, names and labels. Independent of the engine: it write
 into that object but through an option of shared/jobspec/drivers/docker.py.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,8 @@ _CPU_SHARES_MIN = 2
 _CPU_SHARES_MAX = 262_144
 _NANO_US = 1_000
 
+#: In a variable of the task the place of one that an input holds, until all references are resolved.
+_MARK = re.compile("\0([^\0]*)\0")
 #: What the engine takes where an image has none.
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -50,6 +53,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     options: DockerOptions
+    #: variables that inputs of the task hold are marks in it (`with_inputs`).
     env: dict[str, str]
 
 
@@ -68,7 +72,7 @@ def container_spec(name: str, launch: TaskLaunch) -> ContainerSpec:
     inherited = CONTAINER_DIRECTORIES
     inside_ports = {f"NOMAD_PORT_{env_name(label)}": str(inside) for label, inside in ports.items()}
     own = {**inherited, **launch.env, **inside_ports}
-    values = {**own, **input_variables(launch)}
+    values = {**own, **{held: f"\0{held}\0" for held in input_variables(launch)}}
     env = {name: _resolved(name, own, values) for name in own}
     options, faults = read_docker(_filled(config, launch, env))
     raise_option_faults("docker", faults)
@@ -77,11 +81,25 @@ def container_spec(name: str, launch: TaskLaunch) -> ContainerSpec:
 
 def _filled(config: dict[str, Any], launch: TaskLaunch, env: dict[str, str]) -> dict[str, Any]:
     """Resolve the references of options; labels get no secrets: everybody who may ask the engine reads them."""
-    variables = input_variables(launch)
-    found: dict[str, Any] = fill_options(config, launch, {**fill_secrets(env, launch), **variables})
+    found: dict[str, Any] = fill_options(config, launch, with_inputs(env, launch))
     if "labels" in config:
-        found["labels"] = interpolate_json(config["labels"], {**env, **variables})
+        plain = {**_without_marks(env, launch), **input_variables(launch)}
+        found["labels"] = interpolate_json(config["labels"], plain)
     return found
+
+
+def with_inputs(env: dict[str, str], launch: TaskLaunch) -> dict[str, str]:
+    """Add what a task's inputs hold, when all its references are resolved: one in such a value is none."""
+    return {**_without_marks(fill_secrets(env, launch), launch), **input_variables(launch)}
+
+
+def _without_marks(env: dict[str, str], launch: TaskLaunch) -> dict[str, str]:
+    """Put the variables that inputs hold in the place of their marks."""
+    held = input_variables(launch)
+    return {
+        name: _MARK.sub(lambda mark: held.get(mark.group(1), ""), text)
+        for name, text in env.items()
+    }
 
 
 def _resolved(name: str, own: dict[str, str], values: dict[str, str]) -> str:

@@ -17,13 +17,13 @@ from services.agent.drivers.docker.container_spec import (
     HostCpu,
     create_request,
     of_image,
+    with_inputs,
 )
 from services.agent.drivers.docker.engine import EngineRefused, engine_pid
 from services.agent.drivers.docker.mounts import MountPins, MountSources
 from services.agent.drivers.docker.run_record import ContainerClaim, write_claim
 from services.agent.drivers.docker.settings import DockerSettings
 from services.agent.drivers.driver import DriverRun, StartRefused
-from services.agent.drivers.launch_values import fill_secrets, input_variables
 from shared.core.runtime.agent_messages import TaskLaunch
 
 #: In an engine's answer: trying again fails the same way.
@@ -71,9 +71,7 @@ def create_and_start(
     container = ""
     try:
         plan = _with_image_variables(api, order.plan)
-        # Last: what looks like a reference in a value is none.
-        env = {**fill_secrets(plan.env, order.launch), **input_variables(order.launch)}
-        plan = msgspec.structs.replace(plan, env=env)
+        plan = msgspec.structs.replace(plan, env=with_inputs(plan.env, order.launch))
         container = _create(api, _body(ground, order, plan, pins), plan.name, ground.own)
         # Before it runs: what has no claim was never started.
         write_claim(directory, ContainerClaim(container=container, kernel_boot=ground.kernel_boot))
