@@ -186,6 +186,34 @@ def test_a_script_runs_in_its_task(code: int, status: str, output: str) -> None:
     assert sessions[0].closed
 
 
+@pytest.mark.parametrize("task", ["main", ""])
+def test_an_output_shows_no_secret(task: str) -> None:
+    """That of a task's check lacks its own secrets, that of a group's check those of all its tasks."""
+
+    async def story() -> CheckChanged:
+        async with await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            told: asyncio.Queue[CheckChanged] = asyncio.Queue()
+            runs = lambda _: [(None, "h", SimpleNamespace(task="main"))]  # noqa: E731
+            masked: list[tuple[str, str]] = []
+
+            def mask(alloc_id: str, name: str, text: str) -> str:
+                masked.append((alloc_id, name))
+                return text.replace(str(port), "${secret.s.k}")
+
+            runner = CheckRunner(told.put_nowait, runs, mask)
+            checked = spec(kind="tcp", task=task, port=port)
+            runner.watch(WatchChecks(key=7, alloc_id="a", checks=(checked,)))
+            try:
+                found = await asyncio.wait_for(told.get(), WAIT_S)
+            finally:
+                await runner.close()
+            assert masked == [("a", "main")]
+            return found
+
+    assert asyncio.run(story()).output == "connected to 127.0.0.1:${secret.s.k}"
+
+
 def test_a_script_without_its_task_is_critical() -> None:
     """The task may just have ended."""
     (found,) = asyncio.run(said(spec(kind="script", task="main", command=("x",))))

@@ -27,11 +27,20 @@ CheckResult = tuple[str, str]
 
 
 class CheckRunner:
-    """All checks of one agent. `tell` takes changes of status; `runs` finds the task of a script."""
+    """All checks of one agent. `tell` takes changes of status; `runs` finds the task of a script.
 
-    def __init__(self, tell: Callable[[CheckChanged], None], runs: RunsOf) -> None:
+    `mask` takes an allocation, a task and an output: the output without the task's secrets.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[CheckChanged], None],
+        runs: RunsOf,
+        mask: Callable[[str, str, str], str] = lambda _alloc, _task, text: text,
+    ) -> None:
         self._tell = tell
         self._runs = runs
+        self._mask = mask
         self._tasks: dict[tuple[int, str], tuple[CheckSpec, asyncio.Task[None]]] = {}
         self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
 
@@ -68,11 +77,19 @@ class CheckRunner:
                 found = await self._attempt(alloc_id, spec)
             if last is None or found[0] != last[0]:
                 status, output = last = found
+                output = self._masked(alloc_id, spec, output)
                 said = CheckChanged(
                     key=key, check=spec.name, run=spec.run, status=status, output=output
                 )
                 self._tell(said)
             await asyncio.sleep(spec.interval_ns / 1e9)
+
+    def _masked(self, alloc_id: str, spec: CheckSpec, output: str) -> str:
+        """Take the secrets of the checked task out of an output; of a check without a task those of all."""
+        tasks = {spec.task} if spec.task else {one[2].task for one in self._runs(alloc_id)}
+        for task in sorted(tasks):
+            output = self._mask(alloc_id, task, output)
+        return output
 
     async def _attempt(self, alloc_id: str, spec: CheckSpec) -> CheckResult:
         try:

@@ -111,7 +111,7 @@ class TaskExecutor:
         #: runs that a signal or a kill reached.
         self._signaled: set[_RunKey] = set()
         self._story = AllocStory(home.journal.entries)
-        self._checks = CheckRunner(self._inject, self.runs)
+        self._checks = CheckRunner(self._inject, self.runs, self._inputs.mask)
         self._scripts = ChangeScripts(self._inject, self.runs, self._inputs.known_secrets)
         self.disk = DiskUsageMonitor(self._directories, self._live_allocs, self._inject)
         #: why the last write to the journal failed; nothing starts while it does.
