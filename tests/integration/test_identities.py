@@ -108,7 +108,11 @@ async def test_a_task_of_another_user_reads_its_token(tmp_path: Path) -> None:
         assert node.output() == f"token.default.1 {user.uid} 600\n"
 
 
-@pytest.mark.parametrize("mode", ["restart", "signal", "noop"])
+#: Tokens live a second: on a busy machine a task was looked at between two runs, its token renewed before it was read.
+_RESTARTED = pytest.param("restart", marks=pytest.mark.full("depends on load"))
+
+
+@pytest.mark.parametrize("mode", [_RESTARTED, "signal", "noop"])
 async def test_a_renewed_token_reaches_its_task(tmp_path: Path, mode: str) -> None:
     """By a restart that costs no attempt, by a signal, or as a file alone."""
     script = (
@@ -137,7 +141,7 @@ async def test_a_renewed_token_reaches_its_task(tmp_path: Path, mode: str) -> No
         else:
             assert len({one for one, _ in pairs}) == 1 and pairs[2][1] != pairs[2][0]
             assert node.task().restarts == 0
-        assert node.status() == "running"
+        await level(lambda: node.status() == "running", lambda: node.states)
 
 
 async def test_a_killed_agent_leaves_the_token_in_place(tmp_path: Path) -> None:
