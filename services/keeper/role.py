@@ -221,7 +221,8 @@ class Keeper(ReplicatedRole):
                 self._of_nodes.opened(item, step)
             case IdentitySigned():
                 self._identities.signed(item, step)
-                if self._store == _OPEN and self.signing.is_back(item.key_id):
+                newest = self.replica.state.signing_keys.newest
+                if self._store == _OPEN and self.signing.fault and item.key_id == newest:
                     # The store was restored, or another keeper made the key: it is read anew.
                     self._open(step)
             case VaultFailed():

@@ -123,10 +123,6 @@ class SigningKeys:
         if not self._table.by_id:
             self.rotate(step)
 
-    def is_back(self, key_id: str) -> bool:
-        """Say of a key that has signed whether the store lacked it when it opened."""
-        return self._stored is not None and key_id == self._table.newest not in self._stored
-
     def answered(self, item: SigningKeyMade | SigningKeysErased, step: Step) -> None:
         """Take an answer of the vault."""
         match item:
