@@ -171,10 +171,22 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Out]:
     one.up.until(lambda: len(list(begun.glob("*.json"))) == 4, "every target has begun")
     code, found = one.up.run("job", "run", str(ROOT / "examples" / "hello.nomad.hcl"))
     assert code == 0, found
+    one.up.until(lambda: len(in_the_log(one)) > 3, "the evaluation has ended")
     seq = one.up.ask("cluster")["seq"]
     one.up.until(lambda: one.is_sent(seq), "all is sent")
     yield one
     one.end()
+
+
+def in_the_log(out: Out) -> list[tuple[int, int, str]]:
+    """Of the events that the targets want: seq, place in the record, and type."""
+    found: list[tuple[int, int, str]] = []
+    for line in out.gateway.http.get("/v1/caravan/log", params={"from": "1"}).text.splitlines():
+        value = json.loads(line)
+        for n, event in enumerate(value["record"].get("events", ())):
+            if event["type"].startswith(("job.", "evaluation.", "plan.")):
+                found.append((value["seq"], n, event["type"]))
+    return found
 
 
 def test_events_are_delivered_in_order_and_signed(out: Out) -> None:
@@ -182,12 +194,7 @@ def test_events_are_delivered_in_order_and_signed(out: Out) -> None:
     ids = [(int(one[0].split("/")[1]), int(one[0].split("/")[2])) for one in out.targets.events]
     assert ids == sorted(set(ids))
     assert all(is_signed for _, _, is_signed in out.targets.events)
-    wanted = []
-    for line in out.gateway.http.get("/v1/caravan/log", params={"from": "1"}).text.splitlines():
-        value = json.loads(line)
-        for n, event in enumerate(value["record"].get("events", ())):
-            if event["type"].startswith(("job.", "evaluation.", "plan.")):
-                wanted.append((value["seq"], n, event["type"]))
+    wanted = in_the_log(out)
     assert len(wanted) > 3
     assert ids == [one[:2] for one in wanted]
     assert [one[1]["type"] for one in out.targets.events] == [f"caravan.{one[2]}" for one in wanted]

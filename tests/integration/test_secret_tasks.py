@@ -103,8 +103,11 @@ async def test_a_task_gets_its_secrets_and_the_role_none(top: Path, store: str) 
         of_task = {f"alloc/{alloc_id(1)}/main/local/{name}" for name in ("env", "own")}
         assert with_marker(top) == of_task
         assert MARKER not in repr(node.states)
-        session = await node.edge.runs()[0][0].exec_stream(
-            node.edge.runs()[0][1], ("/bin/sh", "-c", 'printf %s "$P" > local/session'), tty=False
+        # A task may write before its start is known.
+        await level(node.edge.runs)
+        driver, handle, _ = node.edge.runs()[0]
+        session = await driver.exec_stream(
+            handle, ("/bin/sh", "-c", 'printf %s "$P" > local/session'), tty=False
         )
         await session.write(b"")
         await session.wait()
