@@ -325,7 +325,6 @@ REPORT_ENTRIES: Final[dict[str, ReportEntry]] = {
             Target("change_own_s", None, 2.0, label="the same, each with its own text, s"),
             Target("checks_cpu_pct", 5.0, 5.0, label="1,000 checks, % of a core"),
         ),
-        note="Other work ran on both cores (load 6 to 16): in a quieter run a day earlier changes took half as long.",
     ),
     "moments": ReportEntry(
         bars=(Target("state_s", 2.0, 2.0), Target("slowest_s", 2.0, 2.0)),
