@@ -204,6 +204,20 @@ SHAPES = {
         "variables": "df0c2a0b8620dcd1",
         "variable_locks": "d63951c9b051a9f4",
     },
+    "0.9.0": {
+        "policy": "253f463b31ca090a",
+        "jobs": "8924855c6684e792",
+        "fleet": "bc5d6f294c583fa0",
+        "evaluations": "8539fc6951dbd050",
+        "allocations": "c6953c290d4fcc13",
+        "reservations": "95747359014c76ba",
+        "deployments": "b56f1d694c47e1ae",
+        "launches": "2cdf1286fa617832",
+        "rollouts": "952289a451f171c4",
+        "variables": "df0c2a0b8620dcd1",
+        "variable_locks": "d63951c9b051a9f4",
+        "signing_keys": "48ba9c5dfe461982",
+    },
 }
 
 

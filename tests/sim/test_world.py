@@ -237,10 +237,11 @@ def test_a_complete_drain_is_not_ended_by_a_late_request() -> None:
         556,
         318000481,
         318001966,
+        319013608,
     ],
 )
 def test_worlds_that_failed_once_hold(seed: int) -> None:
-    """Worlds of sweeps hold that found a lost evaluation, wrong clocks, a service that was collected, wrong checks."""
+    """Worlds of sweeps hold that found a lost evaluation, wrong clocks, a service that was collected, wrong checks, a stop undone."""
     outcome = SimulatedWorld(seed).run()
     assert outcome.invariant == "", (outcome.invariant, outcome.detail)
 

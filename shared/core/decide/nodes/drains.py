@@ -180,11 +180,15 @@ def decide_alloc_stop(state: State, command: StopAllocation) -> list[Event]:
     row = int(found[0])
     job = state.jobs.by_id.get(table.groups.job_ids[int(table.group[row])])
     is_over = TERMINAL[table.client[row]] or table.desired[row] != RUN
-    if is_over or row in table.displaced or job is None or job.stopped:
-        # It is so already, or will be; a command that comes twice finds it so.
+    if is_over or row in table.displaced or job is None:
+        # It is so already; a command that comes twice finds it so.
         return []
+    marked = AllocationsDisplaced(rows=(row,))
+    if job.stopped:
+        # Its stop ends it, unless the job is registered again first: then the mark does.
+        return [marked]
     new = node_evaluation(job, "alloc-stop")
-    return [AllocationsDisplaced(rows=(row,)), EvaluationsCreated(evaluations=(new,))]
+    return [marked, EvaluationsCreated(evaluations=(new,))]
 
 
 def decide_meta(state: State, command: SetNodeMeta) -> list[Event]:

@@ -1,12 +1,14 @@
 """What an operator does to what runs: drain, meta and stop, as facts and in what the next plans make of them."""
 
-from schemas.allocations import CLIENT_STATUSES
+import pytest
+
+from schemas.allocations import CLIENT_STATUSES, AllocationsDisplaced
 from schemas.evaluations import EvaluationsCreated, WakeEvaluations
 from schemas.jobs import Constraint
 from schemas.nodes import NodeDrainChanged, NodeMetaChanged
 from schemas.plans import PlanCommitted
 from schemas.policy import DrainNode, OperatorRefused, SetEligibility, SetNodeMeta, StopAllocation
-from tests.builders import SECOND, Cluster, group, join, register
+from tests.builders import SECOND, Cluster, group, join, register, stop
 
 SYSTEM = {"job_type": "system"}
 
@@ -111,6 +113,20 @@ def test_what_ends_or_is_unknown_is_not_stopped() -> None:
     stop_one(world, row)
     settle(world)
     assert stop_one(world, row) == []
+
+
+@pytest.mark.parametrize("job", [{}, SYSTEM])
+def test_an_accepted_stop_holds_when_the_stopped_job_is_registered_again(job: dict) -> None:
+    """The job's stop would have ended the allocation; the job that returns first replaces it (seed 319013608)."""
+    world = cluster("n1")
+    world.run(register("app", **job))
+    row = every(world)[0]
+    world.do(stop("app"))
+    assert [type(one) for one in stop_one(world, row)] == [AllocationsDisplaced]
+    assert stop_one(world, row) == []
+    world.do(register("app", submission_id="again", **job))
+    assert reasons(settle(world)) == ["stopped by an operator"]
+    assert row not in every(world) and len(every(world)) == 1
 
 
 def test_a_stopped_system_allocation_comes_back_on_its_node() -> None:
