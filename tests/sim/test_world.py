@@ -241,7 +241,7 @@ def test_a_complete_drain_is_not_ended_by_a_late_request() -> None:
     ],
 )
 def test_worlds_that_failed_once_hold(seed: int) -> None:
-    """Worlds of sweeps hold that found a lost evaluation, wrong clocks, a service that was collected, wrong checks, a stop undone."""
+    """Worlds of sweeps hold that found lost evaluations and services, wrong clocks and checks, a stop undone."""
     outcome = SimulatedWorld(seed).run()
     assert outcome.invariant == "", (outcome.invariant, outcome.detail)
 
