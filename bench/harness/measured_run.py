@@ -6,6 +6,7 @@ The clock of a benchmark starts once the fleet is registered and all processes a
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -147,12 +148,7 @@ async def verify_run(
     cluster.sample(until=True)
     await await_checkpoint(observer, 60)
     state = observer.state
-    again = await replay_log(cluster)
-    # Records may come meanwhile: the two are compared where they are equally far.
-    while again.seq != observer.replica.seq:
-        await wait_until(lambda: observer.replica.seq >= again.seq, "the end of the replay", 60)  # noqa: B023
-        if again.seq < observer.replica.seq:
-            again = await replay_log(cluster)
+    again = await replay_as_far(cluster, observer.replica)
     counts = state.allocations
     exact = all(len(counts.rows_of(JobId(name))) == count for name, count in wanted.items())
     accepted = sum(verdict.status == "accepted" for verdict in verdicts)
@@ -181,6 +177,19 @@ async def replay_log(cluster: BenchCluster) -> Replica:
         async for record in client.read_log():
             again.apply(record)
     return again
+
+
+async def replay_as_far(cluster: BenchCluster, live: Replica) -> Replica:
+    """Replay the log as far as a live replica is: records may come meanwhile. Raises as `replay_log` does."""
+    while True:
+        again = await replay_log(cluster)
+        await wait_until(partial(_has_reached, live, again.seq), "the end of the replay", 60)
+        if live.seq == again.seq:
+            return again
+
+
+def _has_reached(replica: Replica, seq: int) -> bool:
+    return replica.seq >= seq
 
 
 async def log_is_fsynced(cluster: BenchCluster, observer: LogObserver) -> bool:

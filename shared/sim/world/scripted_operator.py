@@ -169,7 +169,7 @@ class ScriptedOperator:
         return OperatorRequest(
             subject=subjects.api("alloc", "stop"),
             body=body,
-            holds=lambda _: alloc.is_displaced or not alloc.is_wanted or self._ends(alloc.job_id),
+            holds=lambda _: alloc.is_displaced or not alloc.is_wanted,
         )
 
     def _deployments(self, *statuses: str) -> list[int]:
@@ -225,11 +225,6 @@ class ScriptedOperator:
             body={"rollout_id": rollout_id(key)},
             holds=lambda _: key not in self._model.joint.active,
         )
-
-    def _ends(self, job_id: str) -> bool:
-        """Return whether the job is stopped, so that all its allocations end anyway."""
-        job = self._model.jobs.get(job_id)
-        return job is None or job.is_stopped
 
     def drain(self, name: str, *, draining: bool) -> OperatorRequest:
         """Create the request that drains a node, or ends its drain."""

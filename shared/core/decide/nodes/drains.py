@@ -171,7 +171,7 @@ def _busy_nodes(state: State) -> frozenset[int]:
 
 
 def decide_alloc_stop(state: State, command: StopAllocation) -> list[Event]:
-    """Mark an allocation, and have its job looked at; nothing where it ends anyhow."""
+    """Mark an allocation, and have its job looked at; nothing where it has ended or a plan has stopped it."""
     table = state.allocations
     found = np.flatnonzero(table.key[: table.size] == command.alloc_key).tolist()
     if command.alloc_key <= 0 or not found:
