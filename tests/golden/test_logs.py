@@ -144,6 +144,7 @@ NEW_SHAPES = {
     "0.7.0": {"variables": "df0c2a0b8620dcd1"},
     "0.8.0": {"variable_locks": "d63951c9b051a9f4"},
     "0.9.0": {"signing_keys": "48ba9c5dfe461982"},
+    "0.10.0": {},
 }
 #: release -> format of each table that its snapshots have.
 SHAPES = dict(zip(NEW_SHAPES, accumulate(NEW_SHAPES.values(), or_), strict=True))
