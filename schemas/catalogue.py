@@ -70,6 +70,7 @@ ANSWERS: dict[str, type[Wire]] = {
 NODE_RPCS: dict[str, tuple[type[Wire], type[Wire]]] = {
     "logs": (node_rpc.LogsAsk, node_rpc.Frame),
     "exec": (node_rpc.ExecAsk, node_rpc.Frame),
+    "action": (node_rpc.ActionAsk, node_rpc.Frame),
     "session": (node_rpc.SessionInput, node_rpc.SessionAnswer),
     "fs_list": (node_rpc.FilesAsk, node_rpc.FilesAnswer),
     "fs_stat": (node_rpc.FilesAsk, node_rpc.FilesAnswer),

@@ -38,6 +38,21 @@ class ExecAsk(Wire, frozen=True, kw_only=True):
     columns: int = 80
 
 
+class ActionAsk(Wire, frozen=True, kw_only=True):
+    """`hands.<node>.action`: run an action of a task, whose command is in the job. Answered by Frames."""
+
+    alloc_id: str
+    #: name of the action.
+    action: str
+    session: str
+    #: empty: the only one that has the action.
+    task: str = ""
+    #: with a terminal of its own, of this size.
+    tty: bool = False
+    rows: int = 24
+    columns: int = 80
+
+
 class SessionInput(Wire, frozen=True, kw_only=True):
     """`hands.<node>.session`: to a stream, at least every ten seconds. Answered by SessionAnswer."""
 

@@ -422,6 +422,23 @@ def _leave(own: AgentSettings, agent: Agent, executors: Sequence[TaskExecutor]) 
     return leave
 
 
+def _node_rpc(
+    own: AgentSettings,
+    home: DataDir,
+    directories: AllocDirs,
+    *,
+    agent: Agent,
+    executors: Sequence[TaskExecutor],
+) -> NodeRpcServer:
+    return NodeRpcServer(
+        node_id=own.node_id,
+        home=home,
+        directories=directories,
+        executor=lambda: executors[0],
+        actions=agent.action,
+    )
+
+
 def _close(drivers: Mapping[str, Driver]) -> None:
     for driver in drivers.values():
         if (close := getattr(driver, "close", None)) is not None:
@@ -458,9 +475,7 @@ def main() -> int:
     _allow_many_files()
     _warn_of_torn_journal(home)
     executors: list[TaskExecutor] = []
-    hands = NodeRpcServer(
-        node_id=own.node_id, home=home, directories=directories, executor=lambda: executors[0]
-    )
+    hands = _node_rpc(own, home, directories, agent=agent, executors=executors)
 
     def performers_of(shell: Shell) -> Mapping[type, EffectHandler]:
         executor = TaskExecutor(

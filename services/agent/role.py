@@ -11,10 +11,12 @@ from collections.abc import Sequence
 
 from schemas.base import NodeId
 from schemas.envelope import ENCODER, CommandBatch
+from schemas.node_rpc import ActionAsk
 from schemas.nodes import HEARTBEAT_NS, Heartbeat, NodeSpec
 from services.agent.node_reconciler import AgentLimits, NodeReconciler
 from services.agent.reports import Reports
 from services.agent.tasks import operator_orders
+from services.agent.tasks.actions import ActionCommand, find_action
 from services.agent.tasks.agent_end import AgentEnd
 from services.agent.tasks.runtime_state import AllocRuntime, TaskPhase
 from services.agent.tasks.supervisor import AgentStep, Supervisor, record_driver_event
@@ -159,6 +161,10 @@ class Agent:
     def alloc(self, key: int) -> AllocRuntime | None:
         """Find an allocation of this node; for simulations of its tasks."""
         return self._desired.allocs.get(key)
+
+    def action(self, ask: ActionAsk) -> ActionCommand:
+        """Find the command of an action of a task that runs. Raises CommandInvalid."""
+        return find_action(ask, self._desired.allocs.values(), self._supervisor.node)
 
     def awaited(self) -> dict[str, str]:
         """Say what the end of the agent waits for, for each group, `job.group`."""

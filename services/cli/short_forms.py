@@ -12,6 +12,7 @@ SHORT_FORMS: dict[str, tuple[str, ...]] = {
     "init": ("job", "init"),
     "logs": ("job", "logs"),
     "exec": ("alloc", "exec"),
+    "action": ("job", "action"),
     "fs": ("alloc", "fs"),
     "alloc-status": ("alloc", "status"),
     "eval-status": ("eval", "status"),

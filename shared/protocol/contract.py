@@ -283,6 +283,7 @@ def _node_rpc() -> tuple[Subject, ...]:
     whats = {
         "logs": "Output of a task, as a stream of answers.",
         "exec": "Run a command beside a task: its output is a stream of answers.",
+        "action": "Run an action of a task, whose command is in the job: its output is a stream of answers.",
         "session": "Input of such a stream, its acknowledgements, and keep-alives of its reader.",
         "fs_list": "List a directory of an allocation.",
         "fs_stat": "Describe a file of an allocation.",

@@ -92,6 +92,7 @@ def api(noun: str, verb: str) -> str:
 NODE_RPC_VERBS = (
     "logs",
     "exec",
+    "action",
     "session",
     "fs_list",
     "fs_stat",

@@ -390,8 +390,14 @@ def test_a_log_is_followed_in_frames(gateway: Gateway) -> None:
 
 async def _shell(gateway: Gateway, alloc: str, token: str) -> tuple[bytes, int | None]:
     words = json.dumps(["/bin/sh", "-c", "read a; echo got $a; exit 7"])
-    url = f"ws://{gateway.host}/v1/client/allocation/{alloc}/exec"
     query = httpx.QueryParams({"task": "main", "tty": "false", "command": words})
+    return await _session(gateway, f"client/allocation/{alloc}/exec", query, token)
+
+
+async def _session(
+    gateway: Gateway, path: str, query: httpx.QueryParams, token: str
+) -> tuple[bytes, int | None]:
+    url = f"ws://{gateway.host}/v1/{path}"
     out, code = b"", None
     async with websockets.connect(f"{url}?{query}&ws_handshake=true", proxy=None) as link:
         await link.send(json.dumps({"version": 1, "auth_token": token}))
@@ -414,6 +420,40 @@ def test_a_command_runs_beside_a_task_over_a_websocket(gateway: Gateway) -> None
     assert refused.value.rcvd is not None
     assert refused.value.rcvd.code == 1008
     gateway.stop("exec")
+
+
+def test_an_action_runs_over_a_websocket(gateway: Gateway) -> None:
+    """The actions of a job are listed; one runs with its input, and its exit code and user are an event of the task."""
+    body = job("acts/on", "sleep 600")
+    greet = {
+        "Name": "greet",
+        "Command": "/bin/sh",
+        "Args": ["-c", "read a; echo $1 $a; exit 7", "x"],
+    }
+    greet["Args"].append("${NOMAD_TASK_NAME}")
+    body["TaskGroups"][0]["Tasks"][0]["Actions"] = [greet]
+    assert gateway.http.put("/v1/jobs", json={"Job": body}).is_success
+    path = "acts%2Fon"
+    gateway.up.until(lambda: gateway.allocs(path, "running") != [], "it runs")
+    assert gateway.read(f"/v1/job/{path}/actions") == [
+        {**greet, "JobID": "acts/on", "TaskGroupName": "g", "TaskName": "main"}
+    ]
+    alloc = gateway.allocs(path, "running")[0]["ID"]
+    asked = {"action": "greet", "allocID": alloc, "group": "g", "task": "main", "command": "null"}
+    query = httpx.QueryParams({**asked, "tty": "false"})
+    found = asyncio.run(_session(gateway, f"job/{path}/action", query, gateway.token))
+    assert found == (b"main word\n", 7)
+
+    def events() -> list[str]:
+        task = gateway.read(f"/v1/allocation/{alloc}")["TaskStates"]["main"]
+        return [one["DisplayMessage"] for one in task["Events"] if one["Type"] == "Action"]
+
+    gateway.up.until(lambda: events() == ["greet: exit code 7, by public"], "its event")
+    wrong = query.set("action", "none")
+    with pytest.raises(websockets.ConnectionClosed) as refused:
+        asyncio.run(_session(gateway, f"job/{path}/action", wrong, gateway.token))
+    assert refused.value.rcvd is not None and "no action" in refused.value.rcvd.reason
+    gateway.stop(path)
 
 
 def _events(gateway: Gateway, index: int, stop_at: int) -> list[dict[str, Any]]:

@@ -58,6 +58,14 @@ def fill_options(value: Any, launch: TaskLaunch, env: Mapping[str, str]) -> Any:
     return interpolate_json(value, {**env, **_secret_values(launch)})
 
 
+def references_filled(
+    words: tuple[str, ...], env: Mapping[str, str], secrets: Mapping[SecretReference, str]
+) -> tuple[str, ...]:
+    """Resolve the references of a command by variables and secrets, in one pass."""
+    values = {**env, **{one.text[2:-1]: text for one, text in secrets.items()}}
+    return tuple(interpolate(word, values) for word in words)
+
+
 def _secret_values(launch: TaskLaunch) -> dict[str, str]:
     """Name values as references do, without their braces."""
     if not isinstance(launch, LaunchWithValues):

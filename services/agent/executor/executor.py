@@ -37,7 +37,7 @@ from services.agent.executor.task_command import ChangeScripts
 from services.agent.host_volumes import HostVolumes
 from services.agent.inputs.input_handler import InputHandler
 from services.agent.inputs.input_runner import InputRunner, refused
-from services.agent.inputs.secrets.filled_inputs import missing_key
+from services.agent.inputs.secrets.filled_inputs import Values, missing_key
 from services.agent.safe_open import open_below
 from shared.core.runtime.agent_messages import (
     AgentInput,
@@ -55,6 +55,7 @@ from shared.core.runtime.agent_messages import (
     SweepAllocs,
     TaskExited,
     TaskGone,
+    TaskInput,
     TaskLaunch,
     TaskNoted,
     TasksEnded,
@@ -142,6 +143,17 @@ class TaskExecutor:
     def runs(self, alloc_id: str = "") -> list[tuple[Driver, Any, DriverRun]]:
         """List what is alive, with driver and handle; of one allocation, or of all."""
         return [one for one in self._live.values() if alloc_id in ("", one[2].alloc_id)]
+
+    def held_values(
+        self, run: DriverRun, inputs: tuple[TaskInput, ...]
+    ) -> tuple[dict[str, str], Values]:
+        """Return what inputs of a run hold, as far as it is in memory: variables, and values of secrets."""
+        variables = self._inputs.known_environment(run.alloc_id, run.task, inputs)
+        return variables, self._inputs.known_secrets(run.alloc_id, run.task)
+
+    def note(self, run: DriverRun, kind: str, text: str) -> None:
+        """Report an event of a run, without the values of its secrets."""
+        self._note(run, kind, text)
 
     def disk_mib(self) -> dict[str, int]:
         """Return the last measured sizes of the directories of live allocations, by shown id."""

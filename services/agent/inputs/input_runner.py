@@ -7,6 +7,7 @@ task alone. When one fails the others of the same task still finish: what succee
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import structlog
@@ -108,6 +109,18 @@ class InputRunner:
             handler: object = self._handlers.get(one.kind)
             if isinstance(handler, EnvironmentHandler):
                 found |= handler.environment(effect.alloc_id, effect.task, one)
+        return found
+
+    def known_environment(
+        self, alloc_id: str, task: str, inputs: Iterable[TaskInput]
+    ) -> dict[str, str]:
+        """Return the variables that inputs of a task hold in memory; of the same name the later one's."""
+        found: dict[str, str] = {}
+        for one in inputs:
+            handler: object = self._handlers.get(one.kind)
+            if isinstance(handler, EnvironmentHandler):
+                with contextlib.suppress(KeyError):
+                    found |= handler.environment(alloc_id, task, one)
         return found
 
     def secrets(self, effect: StartTask) -> Values:

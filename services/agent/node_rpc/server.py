@@ -28,6 +28,13 @@ from services.agent.executor.executor import TaskExecutor
 from services.agent.executor.log_reader import TaskLogReader
 from services.agent.executor.log_rotation import OpenLog
 from services.agent.node_rpc import files
+from services.agent.node_rpc.action import (
+    ActionRecord,
+    ActionSource,
+    action_words,
+    asker,
+    no_actions,
+)
 from services.agent.node_rpc.stream import FrameSender
 from services.agent.safe_open import open_below
 from services.agent.tasks.operator_orders import ORDER_VERBS
@@ -70,12 +77,14 @@ class NodeRpcServer:
         home: DataDir,
         directories: AllocDirs,
         executor: Callable[[], TaskExecutor],
+        actions: ActionSource = no_actions,
     ) -> None:
         self._node_id = node_id
         self._top = home.top
         self._home = home
         self._directories = directories
         self._executor = executor
+        self._actions = actions
         self._streams: dict[str, FrameSender] = {}
         self._work: set[asyncio.Task[None]] = set()
 
@@ -89,12 +98,12 @@ class NodeRpcServer:
         if verb in ORDER_VERBS:
             deliver(subject, reply, headers, data)
         elif reply.startswith(_REPLIES):
-            self._begin(verb, data, partial(_publish, bus, reply.decode()))
+            self._begin(verb, data, partial(_publish, bus, reply.decode()), asker(headers))
         elif verb == "session" and not reply:
             # Acknowledgements of a reader need no answer.
             self._begin(verb, data, lambda _: True)
 
-    def _begin(self, verb: str, data: bytes, answer: Callable[[Wire], bool]) -> None:
+    def _begin(self, verb: str, data: bytes, answer: Callable[[Wire], bool], who: str = "") -> None:
         try:
             require_unique_keys(data)
             if verb in _REQUESTS:
@@ -108,6 +117,9 @@ class NodeRpcServer:
             elif verb == "exec":
                 command = bounded_decoder(node_rpc.ExecAsk).decode(data)
                 self._open(command.session, partial(self._exec, command), answer)
+            elif verb == "action":
+                action = bounded_decoder(node_rpc.ActionAsk).decode(data)
+                self._open(action.session, partial(self._action, action, who), answer)
             else:
                 self._ask(verb, data, answer)
         except CommandInvalid as fault:
@@ -251,10 +263,34 @@ class NodeRpcServer:
             raise CommandInvalid("invalid", "command is empty", "command")
         if any("\0" in word for word in ask.command):
             raise CommandInvalid("invalid", "command must not contain NUL bytes", "command")
-        session = await asyncio.wait_for(
-            driver.exec_stream(handle, ask.command, tty=ask.tty), DRIVER_S
-        )
         _log.info("exec.begun", alloc=ask.alloc_id, task=ask.task, command=ask.command[0][:100])
+        try:
+            return await self._run_beside((driver, handle, run), ask.command, ask, stream)
+        finally:
+            _log.info("exec.ended", alloc=ask.alloc_id, task=ask.task)
+
+    async def _action(self, ask: node_rpc.ActionAsk, who: str, stream: FrameSender) -> int:
+        found = self._actions(ask)
+        driver, handle, run = self._running(ask.alloc_id, found.task)
+        executor = self._executor()
+        variables, secrets = executor.held_values(run, found.inputs)
+        words = action_words(found, driver, run, variables=variables, secrets=secrets)
+        record = ActionRecord(ask.action, run, who)
+        async with record.keep(executor.note):
+            code = await self._run_beside((driver, handle, run), words, ask, stream)
+            record.exit_code = code
+        return code
+
+    async def _run_beside(
+        self,
+        running: tuple[Driver, Any, DriverRun],
+        command: tuple[str, ...],
+        ask: node_rpc.ExecAsk | node_rpc.ActionAsk,
+        stream: FrameSender,
+    ) -> int:
+        """Run a command in a task until it or the task ends; returns its exit code. Raises CommandInvalid."""
+        driver, handle, run = running
+        session = await asyncio.wait_for(driver.exec_stream(handle, command, tty=ask.tty), DRIVER_S)
         pumping = asyncio.ensure_future(_forward_input(session, stream))
         talking = asyncio.ensure_future(_forward_output(session, ask, stream))
         ending = asyncio.ensure_future(self._ended(run))
@@ -264,7 +300,7 @@ class NodeRpcServer:
                 await asyncio.wait({talking}, timeout=_LINGER_S)
             if not talking.done():
                 raise CommandInvalid(
-                    "gone", f"task {ask.task!r} ended and its command was terminated"
+                    "gone", f"task {run.task!r} ended and its command was terminated"
                 )
             return talking.result()
         finally:
@@ -273,7 +309,6 @@ class NodeRpcServer:
             await asyncio.gather(pumping, talking, ending, return_exceptions=True)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(session.close(), DRIVER_S)
-            _log.info("exec.ended", alloc=ask.alloc_id, task=ask.task)
 
     def _running(self, alloc_id: str, task: str) -> tuple[Driver, Any, DriverRun]:
         runs = self._executor().runs(alloc_id)
@@ -299,6 +334,7 @@ _REQUESTS: dict[str, type[Wire]] = {
     "session": node_rpc.SessionInput,
     "logs": node_rpc.LogsAsk,
     "exec": node_rpc.ExecAsk,
+    "action": node_rpc.ActionAsk,
     "stats": node_rpc.StatsAsk,
     **dict.fromkeys(("fs_list", "fs_stat", "fs_read"), node_rpc.FilesAsk),
 }
@@ -327,7 +363,9 @@ async def _copy(log: TaskLogReader, ask: node_rpc.LogsAsk, stream: FrameSender) 
             await asyncio.sleep(_POLL_S)
 
 
-async def _forward_output(session: ExecSession, ask: node_rpc.ExecAsk, stream: FrameSender) -> int:
+async def _forward_output(
+    session: ExecSession, ask: node_rpc.ExecAsk | node_rpc.ActionAsk, stream: FrameSender
+) -> int:
     """Give what a command says; returns its exit code."""
     if ask.tty:
         await session.resize(ask.rows, ask.columns)
@@ -409,7 +447,7 @@ def _refused(verb: str, code: str, message: str, path: str = "") -> Wire:
     """Say no in the shape of the verb's answer."""
     error = ErrorDetail(code=code, message=message, path=path)
     match verb:
-        case "logs" | "exec":
+        case "logs" | "exec" | "action":
             return node_rpc.Frame(number=1, is_end=True, error=error)
         case "session":
             return node_rpc.SessionAnswer(error=error)

@@ -49,6 +49,13 @@ class ResolvedVolume(Wire, frozen=True, kw_only=True):
     read_only: bool = False
 
 
+class ResolvedAction(Wire, frozen=True, kw_only=True):
+    """A command that people may run in the task. References in its words are resolved when it runs."""
+
+    name: str
+    words: tuple[str, ...]
+
+
 class ResolvedTask(Wire, frozen=True, kw_only=True):
     """One task. Units: MHz, MiB."""
 
@@ -83,6 +90,7 @@ class ResolvedTask(Wire, frozen=True, kw_only=True):
     #: what else it is given before it starts, in the order of the job.
     inputs: tuple[ResolvedInput, ...] = ()
     volumes: tuple[ResolvedVolume, ...] = ()
+    actions: tuple[ResolvedAction, ...] = ()
     restart: ResolvedRestartPolicy
 
 
@@ -353,6 +361,9 @@ def _resolve_task(
             )
             for one in task.volume_mounts
             if one.volume in group.volumes
+        ),
+        actions=tuple(
+            ResolvedAction(name=one.name, words=(one.command, *one.args)) for one in task.actions
         ),
         restart=ResolvedRestartPolicy(
             # A stop waits for its prestop tasks: they have one try.

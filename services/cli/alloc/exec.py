@@ -65,12 +65,13 @@ def execute(
         async with CliNodeStream(client, one.node, "exec", ask) as stream:
             if out.is_json:
                 return await _one_object(out, stream, ask)
-            return await _talk(stream, keys=interactive or tty, tty=tty)
+            return await talk(stream, keys=interactive or tty, tty=tty)
 
     return with_bus(work)
 
 
-async def _talk(stream: NodeStream, *, keys: bool, tty: bool) -> int:
+async def talk(stream: NodeStream, *, keys: bool, tty: bool) -> int:
+    """Print what a command says and, with `keys`, send it what is typed; returns its exit code. Raises CliError."""
     with contextlib.ExitStack() as stack:
         changes: asyncio.Queue[None] = asyncio.Queue()
         if tty:
@@ -114,7 +115,8 @@ async def _type(stream: NodeStream, changes: asyncio.Queue[None], *, keys: bool)
         changing.cancel()
 
 
-async def _one_object(out: CommandOutput, stream: NodeStream, ask: ExecAsk) -> int:
+async def captured(stream: NodeStream) -> tuple[int, str, str]:
+    """Return exit code and the last of both outputs of a command without input. Raises CliError."""
     ending = asyncio.create_task(stream.send(is_end=True))
     texts = {1: b"", _STDERR: b""}
     try:
@@ -123,14 +125,15 @@ async def _one_object(out: CommandOutput, stream: NodeStream, ask: ExecAsk) -> i
     finally:
         ending.cancel()
         await asyncio.gather(ending, return_exceptions=True)
-    code = _code(stream)
+    outputs = [texts[one].decode("utf-8", "replace") for one in (1, _STDERR)]
+    return _code(stream), outputs[0], outputs[1]
+
+
+async def _one_object(out: CommandOutput, stream: NodeStream, ask: ExecAsk) -> int:
+    code, stdout, stderr = await captured(stream)
     out.result(
         AllocExecResult(
-            allocation=ask.alloc_id,
-            task=ask.task,
-            exit_code=code,
-            stdout=texts[1].decode("utf-8", "replace"),
-            stderr=texts[_STDERR].decode("utf-8", "replace"),
+            allocation=ask.alloc_id, task=ask.task, exit_code=code, stdout=stdout, stderr=stderr
         )
     )
     return code

@@ -211,6 +211,37 @@ COMMANDS = (
         changes=True,
     ),
     CommandSpec(
+        ("job", "action"),
+        "run an action of a job in one of its allocations, or list its actions",
+        "job.action:action",
+        (
+            JOB_ARGUMENT,
+            ArgumentSpec(
+                "name",
+                "action; without one the actions are listed",
+                default="",
+                metavar="ACTION",
+            ),
+            option_argument("alloc", "in this allocation", metavar="ID", complete="alloc"),
+            option_argument("group", "in an allocation of this group", metavar="GROUP"),
+            option_argument("task", "in this task, if several have the action", metavar="TASK"),
+            ArgumentSpec("interactive", "forward stdin", bool, default=False, flags=("-i",)),
+            ArgumentSpec(
+                "tty", "allocate a terminal and forward stdin", bool, default=False, flags=("-t",)
+            ),
+        ),
+        {"": "job.action:JobActionsResult", "with ACTION": "job.action:JobActionResult"},
+        details="Without --alloc it runs in the running allocation of the newest version that has the action. The "
+        "command is that of the version which the allocation runs; it has the user, files, limits and environment of "
+        "its task. The exit code is the command's. Who ran it, and its exit code, is an event of the task. The short "
+        "form is `caravan action`.",
+        examples=(
+            "job action cache",
+            "job action cache flush",
+            "job action cache flush --alloc 4f9c21ab",
+        ),
+    ),
+    CommandSpec(
         ("job", "periodic", "force"),
         "launch a child of a periodic job now",
         "job.periodic:force",

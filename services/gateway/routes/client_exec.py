@@ -4,12 +4,14 @@ import asyncio
 import base64
 import binascii
 import contextlib
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from schemas.node_rpc import ExecAsk
+from schemas.node_rpc import ActionAsk, ExecAsk
 from services.gateway.edge.agents import HttpNodeStream
 from services.gateway.edge.call import Call
 from services.gateway.edge.faults import HttpFault
@@ -24,22 +26,16 @@ _COMMAND_WORDS_MAX = 1_000
 _STDERR = 2
 
 
+#: What is asked: node, verb, and the request.
+SessionAsk = tuple[str, str, ExecAsk | ActionAsk]
+
+
 async def run_command(call: Call) -> None:
     """Run a command until it ends or its client leaves. Raises HttpFault."""
-    socket = call.connection
-    assert isinstance(socket, WebSocket)
-    if call.flag("ws_handshake"):
-        await _log_in(call, socket)
-    # A login that came by the handshake is counted here: its connection must not be closed as idle.
-    call.caller.users += 1
-    try:
-        await _run(call, socket)
-    finally:
-        call.caller.users -= 1
+    await run_session(call, partial(_ask, call))
 
 
-async def _run(call: Call, socket: WebSocket) -> None:
-    await call.wait_for_seq(call.server.promised_seq)
+def _ask(call: Call) -> SessionAsk:
     alloc_id, node = alloc_place(call)
     ask = ExecAsk(
         alloc_id=alloc_id,
@@ -48,7 +44,27 @@ async def _run(call: Call, socket: WebSocket) -> None:
         command=_command(call),
         tty=call.flag("tty"),
     )
-    async with HttpNodeStream(call.caller.client, node, "exec", ask) as stream:
+    return node, "exec", ask
+
+
+async def run_session(call: Call, make_ask: Callable[[], SessionAsk]) -> None:
+    """Run what `make_ask` asks for, once the caller is known, until it ends or its client leaves. Raises HttpFault."""
+    socket = call.connection
+    assert isinstance(socket, WebSocket)
+    if call.flag("ws_handshake"):
+        await _log_in(call, socket)
+    # A login that came by the handshake is counted here: its connection must not be closed as idle.
+    call.caller.users += 1
+    try:
+        await _run(call, socket, make_ask)
+    finally:
+        call.caller.users -= 1
+
+
+async def _run(call: Call, socket: WebSocket, make_ask: Callable[[], SessionAsk]) -> None:
+    await call.wait_for_seq(call.server.promised_seq)
+    node, verb, ask = make_ask()
+    async with HttpNodeStream(call.caller.client, node, verb, ask) as stream:
         typing = asyncio.create_task(_type(socket, stream))
         printing = asyncio.create_task(_print(socket, stream))
         try:

@@ -1,7 +1,7 @@
 """`/v1/jobs` and `/v1/job/<id>/…`: which function of `jobs` or `job_writes` serves which path and method."""
 
 from services.gateway.edge.route import Endpoint
-from services.gateway.routes import job_writes, jobs
+from services.gateway.routes import job_actions, job_writes, jobs
 
 _JOB = "/v1/job/{job:path}"
 ENDPOINTS = (
@@ -53,6 +53,13 @@ ENDPOINTS = (
         pattern=_JOB + "/summary", summary="Counts of a job's groups.", read=jobs.read_summary
     ),
     Endpoint(pattern=_JOB + "/versions", summary="Versions of a job.", read=jobs.read_versions),
+    Endpoint(pattern=_JOB + "/actions", summary="Actions of a job.", read=job_actions.list_actions),
+    Endpoint(
+        pattern=_JOB + "/action",
+        summary="Run an action of a task.",
+        read=job_actions.run_action,
+        is_socket=True,
+    ),
     Endpoint(
         pattern=_JOB + "/submission",
         summary="The file that a version was made of.",

@@ -38,8 +38,13 @@ def is_purged(job: Job) -> bool:
 
 def find_alloc(call: Call) -> int:
     """The row of the allocation of a path, by its whole id. Raises HttpFault 404."""
-    rows = allocs_with_prefix(call, call.path["alloc"])
-    if len(rows) != 1 or len(call.path["alloc"]) != _UUID_CHARS:
+    return alloc_row(call, call.path["alloc"])
+
+
+def alloc_row(call: Call, alloc_id: str) -> int:
+    """The row of an allocation by its whole id. Raises HttpFault 404."""
+    rows = allocs_with_prefix(call, alloc_id)
+    if len(rows) != 1 or len(alloc_id) != _UUID_CHARS:
         raise HttpFault(404, "alloc not found")
     return int(rows[0])
 

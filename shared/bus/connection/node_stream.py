@@ -11,7 +11,7 @@ from typing import Self
 
 import msgspec
 
-from schemas.node_rpc import ExecAsk, Frame, LogsAsk, SessionAnswer, SessionInput
+from schemas.node_rpc import ActionAsk, ExecAsk, Frame, LogsAsk, SessionAnswer, SessionInput
 from shared.bus.connection.nats_client import status
 from shared.bus.connection.public_client import Client
 from shared.errors import BusUnavailable, CaravanError
@@ -30,7 +30,9 @@ _NO_RESPONDERS = 503
 class NodeStream:
     """One stream of a node's agent, from its first frame to its last. Use as `async with`."""
 
-    def __init__(self, client: Client, node: str, verb: str, body: LogsAsk | ExecAsk) -> None:
+    def __init__(
+        self, client: Client, node: str, verb: str, body: LogsAsk | ExecAsk | ActionAsk
+    ) -> None:
         self._client = client
         self._node = node
         self._subject = subjects.node_rpc(node, verb)

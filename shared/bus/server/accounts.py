@@ -461,9 +461,16 @@ def _node_imports() -> list[str]:
 def _public_imports() -> list[str]:
     asked = public_user("").publish or ()
     return [
-        *(_imported("service", s, _answers_in(s)) for s in asked),
+        *(_asked_service(s) for s in asked),
         _imported("stream", subjects.VIEWS),
     ]
+
+
+def _asked_service(subject: str) -> str:
+    """Import what PUBLIC asks; an agent is given the name of the user who asks, for its record of actions."""
+    if _answers_in(subject) == "CORE":
+        return _imported("service", subject)
+    return f'{{ service: {{ account: NODES, subject: "{subject}" }}, share: true }}'
 
 
 def _answers_in(subject: str) -> str:

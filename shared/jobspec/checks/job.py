@@ -4,6 +4,8 @@ Independent of the cluster: a driver or datacenter that no node has is valid, th
 constants here. Next: `unsupported_fields.py`, `compile/groups.py`.
 """
 
+import re
+
 from schemas.base import SECOND_NS
 from schemas.jobs import JOB_TYPES, SYSTEM_JOB_TYPES, ErrorDetail
 from shared.jobspec.checks.artifacts import check_artifacts
@@ -45,6 +47,8 @@ DELAY_NS_MIN = 5 * SECOND_NS
 RESTART_MODES = ("fail", "delay")
 DELAY_FUNCTIONS = ("constant", "exponential", "fibonacci")
 _BRACE = ord("{")
+ACTION_NAME_MAX = 128
+_ACTION_NAME = re.compile(rf"[^\0\s]{{1,{ACTION_NAME_MAX}}}")
 
 
 def job_errors(job: JobSpec, unbuilt: list[ErrorDetail] | None = None) -> tuple[ErrorDetail, ...]:
@@ -163,6 +167,7 @@ def _task(faults: ErrorList, task: TaskSpec, path: str) -> None:
             faults.add(f"{path}.Config.{where}", text)
     check_resources(faults, task.resources, path)
     check_artifacts(faults, task, path)
+    _actions(faults, task, path)
     if task.identity is not None or task.identities:
         check_identities(faults, task, path)
     if task.kill_signal and (text := signal_error(task.kill_signal)):
@@ -171,6 +176,16 @@ def _task(faults: ErrorList, task: TaskSpec, path: str) -> None:
     for key in sorted(task.env):
         if not key or "=" in key:
             faults.add(f"{path}.Env", f"{key!r} is not a valid name of an environment variable")
+
+
+def _actions(faults: ErrorList, task: TaskSpec, path: str) -> None:
+    for at, one in enumerate(task.actions):
+        if not _ACTION_NAME.fullmatch(one.name):
+            text = f"must be 1 to {ACTION_NAME_MAX} characters without whitespace"
+            faults.add(f"{path}.Actions[{at}].Name", f"{text}, was {one.name[:80]!r}")
+        if not one.command:
+            faults.add(f"{path}.Actions[{at}].Command", "must not be empty")
+    _unique(faults, [one.name for one in task.actions], f"{path}.Actions", "action")
 
 
 def _logs(faults: ErrorList, group: TaskGroup, task: TaskSpec, path: str) -> None:

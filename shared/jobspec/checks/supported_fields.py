@@ -57,6 +57,7 @@ SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
             *("RestartPolicy", "KillTimeout", "User", "Leader", "KillSignal", "Affinities"),
             *("LogConfig", "Lifecycle", "ShutdownDelay", "DispatchPayload"),
             *("Artifacts", "VolumeMounts", "Templates", "Identity", "Identities", "Secrets"),
+            "Actions",
         )
     ),
     VolumeRequest: frozenset(("Name", "Type", "Source", "ReadOnly")),

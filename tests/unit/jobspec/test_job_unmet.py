@@ -49,9 +49,6 @@ UNBUILT: dict[str, dict[str, Any]] = {
     },
     "Job.TaskGroups[0].Scaling": {"TaskGroups": [a_group(Scaling={"Max": 3})]},
     "Job.TaskGroups[0].Consul": {"TaskGroups": [a_group(Consul={"Namespace": "x"})]},
-    "Job.TaskGroups[0].Tasks[0].Actions": {
-        "TaskGroups": [a_group(Tasks=[a_task(Actions=[{"Name": "x", "Command": "c"}])])]
-    },
     "Job.TaskGroups[0].Tasks[0].Templates[1]": {
         "TaskGroups": [
             a_group(
