@@ -135,6 +135,19 @@ class ResourceAsk(Wire, frozen=True, kw_only=True):
     grouping: str = ""
 
 
+class VolumeAsk(Wire, frozen=True, kw_only=True):
+    """A host volume that depends on the index of the allocation: its own (`per_alloc`), or the one that it claims."""
+
+    source: str
+    read_only: bool = False
+    #: the volume of an allocation is `source[index]`.
+    per_alloc: bool = False
+    #: its index claims the volume at its first placement, and runs nowhere else from then on.
+    sticky: bool = False
+    #: no other index or group may claim it, too.
+    is_exclusive: bool = False
+
+
 class GroupSpec(Wire, frozen=True, kw_only=True):
     """What scheduling needs of one task group. Units: MHz and MiB of one allocation."""
 
@@ -171,6 +184,8 @@ class GroupSpec(Wire, frozen=True, kw_only=True):
     sticky: bool = False
     #: hash of everything that forces a replacement when it changes; equal digests are updated in place.
     digest: str = ""
+    #: host volumes whose node depends on the index of an allocation, by source; others are constraints.
+    volumes: tuple[VolumeAsk, ...] = ()
 
 
 class PeriodicBlock(Wire, frozen=True, kw_only=True):

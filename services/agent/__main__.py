@@ -328,6 +328,7 @@ def _finder(
         found = {**found, **host_networks(own.host_networks)}
         for one in offers:
             found |= one.attributes()
+            pools += one.pools() if isinstance(one, HostVolumes) else ()
         spec = node_spec(facts, _naming(own), drivers=found, reserved=reserved, pools=pools)
         return agent_share(spec, own)
 

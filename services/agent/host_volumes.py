@@ -1,7 +1,8 @@
 """Host volumes: directories of the node that its operator offers to tasks by name.
 
 Decides what the setting means and what a node says of it: attribute `volume.NAME`, `rw` or `ro`, which the scheduler
-compares. Paths are resolved at start, so that a mount never follows a link that came later.
+compares, and a pool of that name, of which writers hold a part or all. Paths are resolved at start, so that a mount
+never follows a link that came later.
 """
 
 import re
@@ -10,13 +11,15 @@ from pathlib import Path
 
 import msgspec
 
+from schemas.nodes import Pool
 from services.agent.drivers.driver import StartRefused, split_list
+from shared.core.resources.asks import WHOLE
 from shared.core.runtime.agent_messages import TaskLaunch
 from shared.errors import ConfigInvalid
 
 ATTRIBUTE = "volume."
 SETTING = "CARAVAN_AGENT_HOST_VOLUMES"
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}(\[(0|[1-9][0-9]{0,8})\])?")
 
 
 class HostVolume(msgspec.Struct, frozen=True):
@@ -36,6 +39,14 @@ class HostVolumes:
         """Node attributes."""
         pairs = sorted(self._found.items())
         return {ATTRIBUTE + name: "ro" if one.read_only else "rw" for name, one in pairs}
+
+    def pools(self) -> tuple[Pool, ...]:
+        """What writers of the volumes hold: one unit of each, whole or in parts."""
+        return tuple(
+            Pool(name=ATTRIBUTE + name, amount=WHOLE)
+            for name, one in sorted(self._found.items())
+            if not one.read_only
+        )
 
     def resolved(self, launch: TaskLaunch) -> TaskLaunch:
         """Fill in the paths of a launch's volumes. Raises StartRefused."""

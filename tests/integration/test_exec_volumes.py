@@ -1,5 +1,6 @@
 """Host volumes in isolated tasks: there where they are mounted, read only where that is said, and no way out."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -7,10 +8,13 @@ import pytest
 import pytest_asyncio
 
 from services.agent.drivers.driver import StartRefused
+from services.agent.drivers.isolation import kernel
 from shared.core.runtime.agent_messages import VolumeBind
+from tests.bounds import level
 from tests.integration.exec_node import NEEDED, Cell, a_cell, need
 
 pytestmark = pytest.mark.asyncio
+_MS_SHARED = 1 << 20
 
 
 @pytest_asyncio.fixture
@@ -56,3 +60,38 @@ async def test_a_link_of_the_task_in_the_way_is_not_followed(cell: Cell, volume:
     bind = VolumeBind(source="v", target="/way/data", path=str(volume))
     with pytest.raises(StartRefused):
         await cell.start("true", cell.place(), volumes=(bind,))
+
+
+async def test_what_the_node_mounts_later_appears_where_it_is_said(
+    cell: Cell, volume: Path
+) -> None:
+    """With host-to-task; beside it, a private mount of the same volume stays as it was."""
+    kernel.mount("tmpfs", str(volume), "tmpfs", data="mode=777")
+    try:
+        kernel.mount("", str(volume), flags=_MS_SHARED)
+        (volume / "late").mkdir()
+        binds = (
+            VolumeBind(source="v", target="/got", path=str(volume), propagation="host-to-task"),
+            VolumeBind(source="v", target="/own", path=str(volume)),
+        )
+        script = (
+            "touch /got/up; until [ -e /got/late/it ]; do :; done; ls /own/late; cat /got/late/it"
+        )
+        task = asyncio.ensure_future(cell.run(script, volumes=binds))
+        await level((volume / "up").exists, "the task runs")
+        kernel.mount("tmpfs", str(volume / "late"), "tmpfs")
+        (volume / "late" / "it").write_text("seen\n")
+        _, said = await task
+        assert said == "seen\n"
+    finally:
+        kernel.unmount(str(volume / "late"))
+        kernel.unmount(str(volume))
+
+
+async def test_what_exec_cannot_do_for_a_mount_is_refused(cell: Cell, volume: Path) -> None:
+    """For good: the job's spec came past the checks of a submission."""
+    for more in ({"propagation": "bidirectional"}, {"label": "z"}):
+        bind = VolumeBind(source="v", target="/data", path=str(volume), **more)
+        with pytest.raises(StartRefused) as raised:
+            await cell.start("true", volumes=(bind,))
+        assert raised.value.recoverable is False

@@ -176,7 +176,13 @@ def task_launch(
         secrets_mib=task.secrets_mib,
         logs=log_limits(task),
         volumes=tuple(
-            VolumeBind(source=one.source, target=one.target, read_only=one.read_only)
+            VolumeBind(
+                source=f"{one.source}[{alloc.index}]" if one.per_alloc else one.source,
+                target=one.target,
+                read_only=one.read_only,
+                propagation=one.propagation,
+                label=one.label,
+            )
             for one in task.volumes
         ),
     )

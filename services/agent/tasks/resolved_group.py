@@ -47,6 +47,11 @@ class ResolvedVolume(Wire, frozen=True, kw_only=True):
     source: str
     target: str
     read_only: bool = False
+    #: the allocation's index follows the source, in brackets.
+    per_alloc: bool = False
+    #: empty: private.
+    propagation: str = ""
+    label: str = ""
 
 
 class ResolvedAction(Wire, frozen=True, kw_only=True):
@@ -358,6 +363,9 @@ def _resolve_task(
                 source=group.volumes[one.volume].source,
                 target=mount_place(one.destination),
                 read_only=one.read_only or group.volumes[one.volume].read_only,
+                per_alloc=group.volumes[one.volume].per_alloc,
+                propagation="" if one.propagation_mode == "private" else one.propagation_mode,
+                label=one.selinux_label,
             )
             for one in task.volume_mounts
             if one.volume in group.volumes

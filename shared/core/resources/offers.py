@@ -23,7 +23,7 @@ SUM: Final = "sum"
 INDEXED: Final = "indexed"
 CLUSTER_WIDE: Final = "cluster-wide"
 #: Above these an offer is nonsense.
-NAME_MAX: Final = 128
+NAME_MAX: Final = 160
 AMOUNT_MAX: Final = 10**15
 SLOTS_MAX: Final = 1_024
 ATTRIBUTES_MAX: Final = 100

@@ -167,6 +167,10 @@ class VolumeBind(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     read_only: bool = False
     path: str = ""
+    #: host-to-task or bidirectional: what is mounted in it later is seen, or made, inside too; empty: private.
+    propagation: str = ""
+    #: z or Z: SELinux label of a container's content, shared or its own.
+    label: str = ""
 
 
 class TaskLaunch(msgspec.Struct, frozen=True, kw_only=True):

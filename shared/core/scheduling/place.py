@@ -12,7 +12,7 @@ The stages share one PlanState (plan_state.py). The same snapshot, assignment, s
 proposal; that makes a decision replayable. Workers, plan numbers and the bus belong to services/scheduler/role.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -21,9 +21,10 @@ from schemas.base import EvalKey
 from schemas.evaluations import Hold, NewEvaluation, Waiting
 from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec
 from schemas.plans import GroupPlacement
-from shared.core.columns import Mask
+from shared.core.columns import Mask, Rows
 from shared.core.scheduling.explain.placement_probe import GroupTurn, score_nodes
 from shared.core.scheduling.explain.plan_view import explain_waiting
+from shared.core.scheduling.feasibility.index_volumes import split_by_index
 from shared.core.scheduling.feasibility.node_limits import (
     lacking,
     limits_by_avoidance,
@@ -63,6 +64,7 @@ from shared.core.scheduling.selection.data_nodes import (
     waits_for_data,
 )
 from shared.core.scheduling.tied_stops import tied_stops
+from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job
 
 #: Wait classes for which nodes may be reserved until there is room.
@@ -157,6 +159,21 @@ def _reconcile(snapshot: Snapshot, assignment: Assignment, job: Job | None) -> R
         scores = score_nodes(snapshot, job, group, nodes)
         return [mean_score(list(one.values())) for one in scores]
 
+    if job is not None and any(group.volumes for group in job.groups):
+        wanted = _reconcile_job(state, job, rows, mask_of=mask_of, score_of=score_of)
+        requests = split_by_index(state, wanted.requests)
+        return msgspec.structs.replace(wanted, requests=requests)
+    return _reconcile_job(state, job, rows, mask_of=mask_of, score_of=score_of)
+
+
+def _reconcile_job(
+    state: State,
+    job: Job | None,
+    rows: Rows,
+    *,
+    mask_of: Callable[[GroupSpec], Mask],
+    score_of: Callable[[GroupSpec, Sequence[int]], list[int]],
+) -> ReconcileResult:
     deployment = deployment_of(state, job)
     if job is not None and job.job_type in SYSTEM_JOB_TYPES:
         return reconcile_system(state, job, rows, mask_of, deployment=deployment)
@@ -190,6 +207,9 @@ def _place_requests(
             parts += _evict_for_rest(plan, request, mask, parts)
             placed = _count(parts)
         placements += group_placements(state, job, request, parts)
+        if request.group.volumes:
+            of_index = plan.of_index.setdefault(request.group.name, [])
+            of_index += [part.placement for part in parts]
         making_room = 0
         if len(request.tied):
             tied = tied_stops(plan, request, mask, parts, may_make_room=not stopped)
@@ -253,7 +273,7 @@ def _explain(
     if max(count, waits_for_data(plan, request, mask, placed)) >= rest:
         return own_wait(rest), None
     why = explain_waiting(plan, request, mask, rest, placed=placed)
-    if why.wait_class not in RESERVABLE_WAIT_CLASSES:
+    if why.wait_class not in RESERVABLE_WAIT_CLASSES or request.group.volumes:
         return why, None
     return why, hold_for(plan, request, mask, rest, placed=placed)
 

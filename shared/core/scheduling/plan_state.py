@@ -57,6 +57,8 @@ class PlanState:
         self._on_job: Int64s | None = None
         #: recorded placements of this plan, by group.
         self._recorded: dict[str, list[Placement]] = {}
+        #: placements of requests for single indexes, by group: allocations of its other indexes count them.
+        self.of_index: dict[str, list[Placement]] = {}
 
     @property
     def held(self) -> HeldResources:
@@ -109,6 +111,8 @@ class PlanState:
     def on_group(self, request: PlacementRequest) -> Int64s | None:
         """Count the group's allocations that stay or are recorded, by row. Shape: (N,); None: none."""
         recorded = self._recorded.get(request.group.name) if self._recorded else None
+        if self.of_index:
+            recorded = [*(recorded or ()), *self.of_index.get(request.group.name, ())]
         if not len(request.staying) and not recorded:
             return None
         nodes = self.state.allocations.node[request.staying]

@@ -23,6 +23,7 @@ from shared.core.state.tables.jobs import Job
 
 #: Cause of an evaluation that continues a plan that ran over its budget.
 PLAN_CONTINUES = "plan-goes-on"
+_REASONS_MAX = 8
 
 
 class WaitingGroups:
@@ -37,7 +38,8 @@ class WaitingGroups:
 
     def add(self, group: GroupSpec, waiting: Waiting, hold: Hold | None, mask: Mask) -> None:
         """Add a group, and the classes of the nodes in `mask`."""
-        self.by_group[group.name] = waiting
+        known = self.by_group.get(group.name) if group.volumes else None
+        self.by_group[group.name] = waiting if known is None else _merged(known, waiting)
         if hold is not None:
             self.holds += (hold,)
         tried = np.unique(self._fleet.class_of[: self._fleet.size][mask])
@@ -71,6 +73,14 @@ class WaitingGroups:
         return msgspec.Raw(
             ENCODER.encode({"nodes_considered": considered, "waiting": self.by_group})
         )
+
+
+def _merged(one: Waiting, other: Waiting) -> Waiting:
+    """Add up what waits of two requests of a group; the class is that of the first."""
+    reasons = tuple(dict.fromkeys((*one.reasons, *other.reasons)))
+    return msgspec.structs.replace(
+        one, count=one.count + other.count, reasons=reasons[:_REASONS_MAX]
+    )
 
 
 def group_placements(

@@ -123,7 +123,7 @@ def _group(faults: ErrorList, job: JobSpec, group: TaskGroup, path: str) -> None
     check_group_asks(faults, group, path)
     check_lifecycle(faults, job, group, path)
     check_services(faults, job, group, path)
-    check_volumes(faults, group, path)
+    check_volumes(faults, job, group, path)
     if not group.tasks and not is_gateway_only(group):
         faults.add(f"{path}.Tasks", "a task group needs at least one task")
     if len(group.tasks) > TASKS_MAX:

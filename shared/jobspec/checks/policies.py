@@ -164,7 +164,7 @@ def _volume(faults: ErrorList, volume: VolumeRequest, path: str) -> None:
         ("AccessMode", volume.access_mode, ACCESS_MODES),
         ("AttachmentMode", volume.attachment_mode, ATTACHMENT_MODES),
     ):
-        if (value or volume.type == "csi") and value not in known:
+        if volume.type == "csi" and value not in known:
             _one_of(faults, f"{path}.{name}", known, value)
 
 

@@ -60,8 +60,12 @@ SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
             "Actions",
         )
     ),
-    VolumeRequest: frozenset(("Name", "Type", "Source", "ReadOnly")),
-    VolumeMount: frozenset(("Volume", "Destination", "ReadOnly")),
+    VolumeRequest: frozenset(
+        ("Name", "Type", "Source", "ReadOnly", "AccessMode", "AttachmentMode", "PerAlloc")
+    ),
+    VolumeMount: frozenset(
+        ("Volume", "Destination", "ReadOnly", "PropagationMode", "SELinuxLabel")
+    ),
     ConstraintBlock: frozenset(("LTarget", "Operand", "RTarget")),
     EphemeralDisk: frozenset(("SizeMB", "Sticky")),
     Resources: frozenset(

@@ -1,11 +1,15 @@
-"""Validation of volumes and their mounts: host volumes that an operator offers; what else Nomad has is refused."""
+"""Validation of volumes and their mounts: host volumes that an operator offers; what else Nomad has is refused.
+
+The requests themselves: `volume_requests.py`.
+"""
 
 from posixpath import normpath
 
 from shared.jobspec.checks.error_list import ErrorList
+from shared.jobspec.checks.volume_requests import check_requests
 from shared.jobspec.drivers.registry import DRIVERS, driver_traits
-from shared.jobspec.nomad.job import TaskGroup, TaskSpec
-from shared.jobspec.nomad.placement import VolumeMount, VolumeRequest
+from shared.jobspec.nomad.job import JobSpec, TaskGroup, TaskSpec
+from shared.jobspec.nomad.placement import VolumeMount
 
 PROPAGATIONS = ("", "private", "host-to-task", "bidirectional")
 SELINUX_LABELS = ("", "z", "Z")
@@ -16,23 +20,11 @@ _TAKEN = ("/", "/alloc", "/local", "/secrets", "/tmp", "/dev", "/proc", "/sys", 
 _KERNELS = ("/dev/", "/proc/", "/sys/")
 
 
-def check_volumes(faults: ErrorList, group: TaskGroup, path: str) -> None:
-    """Check the mounts of a group's tasks against its volumes."""
-    for name in sorted(group.volumes):
-        here = f"{path}.Volumes[{name[:60]}]"
-        if group.volumes[name].type == "csi":
-            faults.add(f"{here}.Type", "csi is not built yet; use a host volume")
-        elif text := _source_error(group.volumes[name]):
-            faults.add(f"{here}.Source", text)
+def check_volumes(faults: ErrorList, job: JobSpec, group: TaskGroup, path: str) -> None:
+    """Check a group's volumes, and the mounts of its tasks against them."""
+    check_requests(faults, job, group, path)
     for at, task in enumerate(group.tasks):
         _mounts(faults, group, task, f"{path}.Tasks[{at}]")
-
-
-def _source_error(volume: VolumeRequest) -> str:
-    plain = volume.source.replace("-", "").replace("_", "")
-    if volume.source and not (plain.isalnum() and plain.isascii() and len(volume.source) <= 128):
-        return "the name of a host volume must be 1 to 128 letters, digits, - and _"
-    return ""
 
 
 def _mounts(faults: ErrorList, group: TaskGroup, task: TaskSpec, path: str) -> None:
@@ -47,6 +39,7 @@ def _mounts(faults: ErrorList, group: TaskGroup, task: TaskSpec, path: str) -> N
     for at, one in enumerate(task.volume_mounts):
         here = f"{path}.VolumeMounts[{at}]"
         _mount(faults, group, one, here)
+        _mount_rights(faults, group, task.driver, one, path=here)
         place = mount_place(one.destination)
         if place in seen:
             faults.add(f"{here}.Destination", f"{place[:80]!r} has another volume already")
@@ -66,6 +59,23 @@ def _mount(faults: ErrorList, group: TaskGroup, one: VolumeMount, path: str) -> 
         faults.add(f"{path}.SELinuxLabel", f"must be z or Z, was {one.selinux_label[:40]!r}")
     if text := destination_error(one.destination):
         faults.add(f"{path}.Destination", text)
+
+
+def _mount_rights(
+    faults: ErrorList, group: TaskGroup, driver: str, one: VolumeMount, *, path: str
+) -> None:
+    """Check what only some drivers can do for a mount."""
+    traits = driver_traits(driver)
+    mode = one.propagation_mode
+    volume = group.volumes.get(one.volume)
+    if mode in PROPAGATIONS[2:]:
+        if mode not in traits.propagations:
+            faults.add(f"{path}.PropagationMode", f"{mode} is not built for driver {driver}")
+        elif one.read_only or (volume is not None and volume.read_only):
+            text = f"{mode} is not built for a read-only mount: what is mounted later would be writable"
+            faults.add(f"{path}.PropagationMode", text)
+    if one.selinux_label in SELINUX_LABELS[1:] and not traits.has_labels:
+        faults.add(f"{path}.SELinuxLabel", f"driver {driver} does not label mounts; docker does")
 
 
 def destination_error(text: str) -> str:

@@ -27,6 +27,11 @@ from shared.jobspec.compile.ports import (
     has_networks,
     reserved_port_numbers,
 )
+from shared.jobspec.compile.volumes import (
+    indexed_volumes,
+    volume_constraints,
+    with_volume_asks,
+)
 from shared.jobspec.drivers.switches import needed_switches, secret_switches, template_switches
 from shared.jobspec.nomad.defaults import (
     RESCHEDULE_DEFAULTS,
@@ -141,7 +146,7 @@ def _compile(
         constraints += _network_constraints(group)
     constraints += _switch_constraints(group)
     if group.volumes:
-        constraints += _volume_constraints(group)
+        constraints += volume_constraints(group)
     plain = job.reschedule is None and group.reschedule is None
     return jobs.GroupSpec(
         name=group.name,
@@ -149,7 +154,7 @@ def _compile(
         cpu_mhz=ask.cpu_mhz,
         memory_mib=ask.memory_mib,
         disk_mib=group.ephemeral_disk.size_mib,
-        alternatives=ask.alternatives,
+        alternatives=with_volume_asks(group, ask.alternatives),
         static_ports=reserved_port_numbers(group) if has_ports else (),
         dynamic_ports=len(dynamic_ports(group)) if has_ports else 0,
         constraints=_node_constraints(constraints) if constraints else (),
@@ -165,6 +170,7 @@ def _compile(
         update=update_policy(job, group),
         migrate=migrate_policy(job, group),
         sticky=group.ephemeral_disk.sticky,
+        volumes=indexed_volumes(group),
     )
 
 
@@ -182,19 +188,6 @@ def _network_constraints(group: TaskGroup) -> tuple[ConstraintBlock, ...]:
         if network.mode.startswith("cni/")
     }
     return tuple(ConstraintBlock(left=left, operator="is_set") for left in sorted(found))
-
-
-def _volume_constraints(group: TaskGroup) -> tuple[ConstraintBlock, ...]:
-    """Make constraints of the host volumes: one that is written to must be writable on the node."""
-    return tuple(
-        ConstraintBlock(
-            left=f"${{attr.volume.{one.source}}}",
-            operator="is_set" if one.read_only else "=",
-            right="" if one.read_only else "rw",
-        )
-        for _, one in sorted(group.volumes.items())
-        if one.type == "host"
-    )
 
 
 def _switch_constraints(group: TaskGroup) -> tuple[ConstraintBlock, ...]:

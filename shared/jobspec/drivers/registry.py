@@ -25,6 +25,10 @@ class DriverTraits(msgspec.Struct, frozen=True, kw_only=True):
     is_isolated: bool = False
     #: volumes can be mounted into a task.
     has_mounts: bool = True
+    #: propagation modes of mounts beside private.
+    propagations: tuple[str, ...] = ()
+    #: what is mounted can be given an SELinux label.
+    has_labels: bool = False
     #: a task always has the node's network.
     is_on_host_network: bool = False
     #: a task has a network of its own: `to` of a port means something there.
@@ -36,9 +40,16 @@ class DriverTraits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DRIVERS = {
-    "docker": DriverTraits(read=read_docker, maps_ports=True, publishes_ports=True, kill_signal=""),
-    "exec": DriverTraits(read=read_exec, is_isolated=True),
-    "java": DriverTraits(read=read_java, is_isolated=True),
+    "docker": DriverTraits(
+        read=read_docker,
+        propagations=("host-to-task", "bidirectional"),
+        has_labels=True,
+        maps_ports=True,
+        publishes_ports=True,
+        kill_signal="",
+    ),
+    "exec": DriverTraits(read=read_exec, is_isolated=True, propagations=("host-to-task",)),
+    "java": DriverTraits(read=read_java, is_isolated=True, propagations=("host-to-task",)),
     "qemu": DriverTraits(read=read_qemu, is_isolated=True, has_mounts=False, maps_ports=True),
     "raw_exec": DriverTraits(read=read_raw_exec, has_mounts=False, is_on_host_network=True),
 }

@@ -38,7 +38,9 @@ def job_json(
     return {"ID": "j", "Name": "j", "Type": kind, "TaskGroups": [group], **more}
 
 
-def alloc(key: int = 7, *, version: int = 0, desired: str = "run", **more: Any) -> DesiredAlloc:
+def alloc(
+    key: int = 7, *, version: int = 0, desired: str = "run", index: int = 0, **more: Any
+) -> DesiredAlloc:
     """An allocation that the node should have."""
     return DesiredAlloc(
         key=key,
@@ -47,7 +49,7 @@ def alloc(key: int = 7, *, version: int = 0, desired: str = "run", **more: Any) 
         job_id="j",
         version=version,
         group="g",
-        index=0,
+        index=index,
         desired=desired,
         **more,
     )

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from schemas.nodes import Pool
 from services.agent.drivers.driver import StartRefused
 from services.agent.host_volumes import read_host_volumes
 from shared.core.runtime.agent_messages import StartTask, TaskLaunch, VolumeBind
@@ -18,6 +19,7 @@ def test_the_setting_names_directories_and_attributes(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "a")
     found = read_host_volumes(f"x={tmp_path}/link,y={tmp_path}/a:ro", str(tmp_path / "data"))
     assert found.attributes() == {"volume.x": "rw", "volume.y": "ro"}
+    assert found.pools() == (Pool(name="volume.x", amount=10_000),)
     bind = VolumeBind(source="x", target="/d")
     (mount,) = found.resolved(TaskLaunch(volumes=(bind,))).volumes
     assert mount.path == str((tmp_path / "a").resolve())
@@ -73,3 +75,23 @@ def test_read_only_at_the_request_or_the_mount_is_read_only(
     (found,) = start.launch.volumes
     expected = ("d", "/data", request_ro or mount_ro)
     assert (found.source, found.target, found.read_only) == expected
+
+
+def test_a_volume_by_index_is_that_of_the_allocation() -> None:
+    """S71: `data[2]` for index 2; propagation and label reach the driver."""
+    mounts = [
+        {
+            "Volume": "v",
+            "Destination": "data",
+            "PropagationMode": "host-to-task",
+            "SELinuxLabel": "z",
+        }
+    ]
+    job = job_json(task_json(driver="exec", VolumeMounts=mounts))
+    job["TaskGroups"][0]["Volumes"] = {
+        "v": {"Name": "v", "Type": "host", "Source": "data", "PerAlloc": True}
+    }
+    story = Story(job=job).hear(5, alloc(index=2))
+    (start,) = story.did(StartTask)
+    (found,) = start.launch.volumes
+    assert (found.source, found.propagation, found.label) == ("data[2]", "host-to-task", "z")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from schemas.jobs import ResourceAsk
 from shared.jobspec.checks.volumes import destination_error
 from shared.jobspec.files.load import load_file
 from shared.jobspec.submission import read_submission
@@ -61,20 +62,70 @@ def test_mounts_that_cannot_be_are_faults(more: dict[str, Any], field: str) -> N
             % 'access_mode = "single-node-writer"\n attachment_mode = "file-system"',
             "csi is not built",
         ),
-        (VOLUME % "sticky = true", "sticky is not built"),
-        (VOLUME % "per_alloc = true", "per_alloc is not built"),
-        (VOLUME % 'access_mode = "single-node-writer"', "access_mode is not built"),
+        (VOLUME.replace('"host"', '"nfs"') % "", "host or csi"),
+        (VOLUME % 'access_mode = "multi-node-multi-writer"', "must be one of single-node-reader"),
+        (VOLUME % 'access_mode = "single-node-reader-only"', "needs read_only"),
+        (VOLUME % 'access_mode = "single-node-writer"\nread_only = true', "contradicts"),
+        (VOLUME % 'access_mode = "single-node-single-writer"\nread_only = true', "contradicts"),
+        (VOLUME % 'attachment_mode = "block-device"', "block-device is not built"),
+        (VOLUME % 'attachment_mode = "x"', "must be file-system"),
+        (
+            VOLUME % 'per_alloc = true\naccess_mode = "single-node-single-writer"',
+            "not built with access_mode",
+        ),
+        (VOLUME % "per_alloc = true\nsticky = true", "cannot be combined with sticky"),
+        (VOLUME.replace('"data"', '"data[1]"') % "per_alloc = true", "adds the index itself"),
+        (VOLUME % "per_alloc = true" + "\nupdate { canary = 1 }", "excludes per_alloc"),
     ],
 )
-def test_what_is_not_built_of_volumes_is_refused(volume: str, word: str) -> None:
-    """With the line of the block; nothing is accepted in silence."""
+def test_what_cannot_be_of_volumes_is_refused(volume: str, word: str) -> None:
+    """S71, and access modes that contradict: with the line of the block; nothing is accepted in silence."""
     assert any(word in message for _, message in faults(volume=volume))
 
 
-def test_propagation_and_labels_beside_the_defaults_are_refused() -> None:
-    """Nomad knows them; they are not built."""
-    assert "not built" in faults(mount=MOUNT % 'propagation_mode = "bidirectional"')[0][1]
-    assert "not built" in faults(mount=MOUNT % 'selinux_label = "z"')[0][1]
+def test_a_system_job_has_no_volume_by_index() -> None:
+    """S71."""
+    text = JOB % (VOLUME % "per_alloc = true", "exec", MOUNT % "")
+    text = text.replace('job "a" {', 'job "a" {\n type = "system"')
+    found = load_file(text.encode(), "a.nomad.hcl").errors
+    assert any("system job has no indexes" in one.message for one in found), found
+
+
+@pytest.mark.parametrize(
+    "volume",
+    [
+        VOLUME % 'access_mode = "single-node-reader-only"\nread_only = true',
+        VOLUME % 'access_mode = "single-node-writer"\nattachment_mode = "file-system"',
+        VOLUME % 'access_mode = "single-node-single-writer"',
+        VOLUME % 'access_mode = "single-node-multi-writer"',
+        VOLUME % "per_alloc = true",
+        VOLUME.replace('"data"', '"data[1]"') % "",
+    ],
+)
+def test_access_modes_and_volumes_by_index_are_accepted(volume: str) -> None:
+    """Those of one node."""
+    assert faults(volume=volume) == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "mount", "word"),
+    [
+        ("docker", MOUNT % 'propagation_mode = "bidirectional"\nselinux_label = "Z"', ""),
+        ("exec", MOUNT % 'propagation_mode = "host-to-task"', ""),
+        ("exec", MOUNT % 'propagation_mode = "bidirectional"', "not built for driver exec"),
+        ("exec", MOUNT % 'selinux_label = "z"', "does not label"),
+        ("docker", MOUNT % 'read_only = true\npropagation_mode = "host-to-task"', "read-only"),
+    ],
+)
+def test_propagation_and_labels_are_for_drivers_that_can(
+    driver: str, mount: str, word: str
+) -> None:
+    """What a driver cannot do is refused with the field."""
+    config = {"docker": 'config { image = "x" }', "exec": 'config { command = "/bin/true" }'}
+    text = JOB % (VOLUME % "", driver, mount)
+    text = text.replace(config["exec"], config[driver])
+    found = [one.message for one in load_file(text.encode(), "a.nomad.hcl").errors]
+    assert (not found) if not word else any(word in one for one in found), found
 
 
 @pytest.mark.parametrize("text", ["", "/", "/alloc", "local", "/a/../..", "/dev/x", "/${x}", "a\n"])
@@ -98,6 +149,8 @@ def test_nodes_are_filtered_by_the_volumes_they_have() -> None:
         read_submission(json.dumps({"Job": {"ID": "a", "TaskGroups": [one]}}).encode(), "submit")
         for one in groups
     ]
+    held = [job.groups[0].alternatives for job in found]
+    assert held == [((ResourceAsk(pool="volume.data", amount=1),),), ()]
     rules = [
         (one.left, one.operator, one.right) for job in found for one in job.groups[0].constraints
     ]

@@ -156,8 +156,10 @@ def create_request(
         "HostConfig": _host_config(options, launch, settings, machine),
     }
     mounts = _mounts(options, run, sources)
-    mounts += [_volume(one, sources) for one in launch.volumes]
+    mounts += [_volume(one, sources) for one in launch.volumes if not one.label]
     body["HostConfig"] |= {"PortBindings": bindings, "Mounts": mounts}
+    if labelled := [_labelled_volume(one, sources) for one in launch.volumes if one.label]:
+        body["HostConfig"]["Binds"] = labelled
     command = [options.command] if options.command else []
     optional = {
         "Cmd": [*command, *options.args],
@@ -337,11 +339,25 @@ def _mounts(options: DockerOptions, run: DriverRun, sources: MountSources) -> li
     return found
 
 
+#: Nomad's propagation modes -> the engine's.
+_PROPAGATIONS = {"": "rprivate", "host-to-task": "rslave", "bidirectional": "rshared"}
+
+
 def _volume(one: VolumeBind, sources: MountSources) -> dict[str, Any]:
     return {
         "Type": "bind",
         "Source": sources.volume(one),
         "Target": one.target,
         "ReadOnly": one.read_only,
-        "BindOptions": {"Propagation": "rprivate"},
+        "BindOptions": {"Propagation": _PROPAGATIONS[one.propagation]},
     }
+
+
+def _labelled_volume(one: VolumeBind, sources: MountSources) -> str:
+    """Write a mount with an SELinux label: the engine takes labels in this form alone. Raises StartRefused."""
+    path = sources.volume(one)
+    if ":" in path or ":" in one.target:
+        text = f"host volume {one.source!r}: a mount with an SELinux label cannot have a colon in its paths"
+        raise StartRefused(text, recoverable=False)
+    words = [one.label, _PROPAGATIONS[one.propagation], *(("ro",) if one.read_only else ())]
+    return f"{path}:{one.target}:{','.join(words)}"

@@ -38,6 +38,8 @@ _SPACES = (
     ("ipc", kernel.CLONE_NEWIPC),
     ("uts", kernel.CLONE_NEWUTS),
 )
+#: Propagation of a volume into which later mounts of the node come.
+RECEIVES = "host-to-task"
 #: Sticky: every user may create files, only the owner deletes them.
 _SHARED_MODE = 0o1777
 
@@ -116,7 +118,11 @@ class JailBuilder:
             text = "this node cannot mount host volumes for exec: its tasks have no file view of their own"
             raise StartRefused(text, recoverable=False)
         found = tuple((one.path, one.target, one.read_only) for one in volumes)
-        return msgspec.structs.replace(jail, volumes=found)
+        if odd := [one for one in volumes if one.propagation not in ("", RECEIVES) or one.label]:
+            text = f"exec cannot mount {odd[0].source!r} with {odd[0].propagation or odd[0].label}"
+            raise StartRefused(text, recoverable=False)
+        receiving = tuple(one.target for one in volumes if one.propagation == RECEIVES)
+        return msgspec.structs.replace(jail, volumes=found, receiving=receiving)
 
     def _namespaces(self, options: IsolationOptions, network: TaskNetwork) -> int:
         shared = {"pid": options.pid_mode, "ipc": options.ipc_mode}

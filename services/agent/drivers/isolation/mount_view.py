@@ -63,10 +63,16 @@ def build_view(
     shown: tuple[str, ...],
     devices: tuple[str, ...],
     volumes: tuple[tuple[str, str, bool], ...] = (),
+    receiving: tuple[str, ...] = (),
 ) -> None:
-    """Create the view and make it this process's root. Raises OSError."""
+    """Create the view and make it this process's root. Raises OSError.
+
+    `receiving`: places of volumes in which later mounts of the node appear.
+    """
     kernel.unshare(kernel.CLONE_NEWNS)
-    kernel.mount("", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
+    # Nothing that is mounted here reaches the node; what the node mounts later reaches only what is left a slave.
+    kind = kernel.MS_SLAVE if receiving else kernel.MS_PRIVATE
+    kernel.mount("", "/", flags=kernel.MS_REC | kind)
     root = open_below(top, task)
     try:
         kernel.mount(_fd_path(root), _fd_path(root), flags=MS_BIND | kernel.MS_REC)
@@ -84,8 +90,10 @@ def build_view(
     _mount_at(root, "alloc", _fd_path(within), flags=MS_BIND | kernel.MS_REC)
     os.close(within)
     _mount_at(root, "alloc", "", flags=kernel.MS_REMOUNT | MS_BIND | _FLAGS)
+    if receiving:
+        kernel.mount("", _fd_path(root), flags=kernel.MS_REC | kernel.MS_PRIVATE)
     for source, place, is_read_only in volumes:
-        _volume(root, source, place, is_read_only=is_read_only)
+        _volume(root, source, place, is_read_only=is_read_only, receives=place in receiving)
     os.fchdir(root)
     os.close(root)
     kernel.pivot_root()
@@ -112,13 +120,19 @@ def _show(root: int, source: str, path: str) -> None:
     _mount_at(root, path, "", flags=_READ_ONLY)
 
 
-def _volume(root: int, source: str, place: str, *, is_read_only: bool) -> None:
-    """Mount a host volume, without what is mounted in it: a remount would leave that writable."""
+def _volume(root: int, source: str, place: str, *, is_read_only: bool, receives: bool) -> None:
+    """Mount a host volume, without what is mounted in it: a remount would leave that writable.
+
+    One that `receives` has what is mounted in it, now and later.
+    """
     fd = open_below("/", source)
     try:
-        _mount_at(root, place.lstrip("/"), _fd_path(fd), flags=MS_BIND)
+        flags = MS_BIND | kernel.MS_REC if receives else MS_BIND
+        _mount_at(root, place.lstrip("/"), _fd_path(fd), flags=flags)
     finally:
         os.close(fd)
+    if not receives:
+        _mount_at(root, place.lstrip("/"), "", flags=kernel.MS_PRIVATE)
     flags = _READ_ONLY if is_read_only else kernel.MS_REMOUNT | MS_BIND | _FLAGS
     _mount_at(root, place.lstrip("/"), "", flags=flags)
 

@@ -148,6 +148,7 @@ def _prepare_namespaces(order: StartOrder) -> None:
             shown=jail.shown,
             devices=order.devices,
             volumes=jail.volumes,
+            receiving=jail.receiving,
         )
 
 

@@ -35,6 +35,8 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
     shown: tuple[str, ...] = ()
     #: host volumes: path of the node, place in the view, whether it is read only.
     volumes: tuple[tuple[str, str, bool], ...] = ()
+    #: places of those in which later mounts of the node appear.
+    receiving: tuple[str, ...] = ()
     #: with landlock: what may be read and executed, and what may be written; both empty: no rules.
     landlock_read: tuple[str, ...] = ()
     landlock_write: tuple[str, ...] = ()

@@ -33,6 +33,8 @@ def new_job_shape(job: Job) -> WaitShape | None:
     """Shape of a job without placements; None: its evaluation may do more than place."""
     if not is_untouched(job) or job.job_type not in {"service", "batch"} or not job.groups:
         return None
+    if any(group.volumes for group in job.groups):
+        return None
     # It has no allocations that could exclude nodes.
     return _job_shape(job, JobId(""), job.groups)
 
@@ -53,7 +55,9 @@ def asks_of(job: Job, names: Container[str]) -> tuple[MinimumAsk, ...]:
 
 def _shape(job: Job, groups: tuple[GroupSpec, ...]) -> WaitShape:
     # Rules about the job's own allocations, and system jobs, make a shape of its own.
-    is_own = job.job_type not in {"service", "batch"} or (
+    is_own = (
+        job.job_type not in {"service", "batch"} or any(group.volumes for group in groups)
+    ) or (
         not is_untouched(job)
         and any(group.distinct_hosts or group.distinct_properties for group in groups)
     )
