@@ -38,6 +38,7 @@ _BY_FIELD = {
     ("EligibilityRequest", "seen_seq"): _SIZE,
     ("DrainRequest", "seen_seq"): _SIZE,
     ("MetaRequest", "seen_seq"): _SIZE,
+    ("ConfirmDeathRequest", "seen_seq"): _SIZE,
     ("PoolRequest", "seen_seq"): _SIZE,
     ("LogsAsk", "tail"): (-1, _COUNT[1]),
     ("ExecAsk", "rows"): (0, 65_535),
@@ -87,8 +88,11 @@ _CAUSE = "submit revert rollout"
 _HEALTH = "healthy unhealthy"
 _ENDED = "healthy unhealthy deadline gate operator newer_version stopped"
 _POOL = "sum indexed cluster-wide"
-#: The three last are not used yet.
-_WAIT = "misconfigured never_fits capacity priority reservation predecessor quota gang node_boot"
+#: The three before the last two are not used yet.
+_WAIT = (
+    "misconfigured never_fits capacity priority reservation predecessor quota gang node_boot "
+    "order out_of_reach"
+)
 _JOB_TYPES = "service batch system sysbatch"
 #: Words of a field, by Struct and field, in the order of a life.
 _WORDS = {

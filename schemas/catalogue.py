@@ -111,6 +111,7 @@ MESSAGES: tuple[type[Wire], ...] = (
     operator.EligibilityRequest,
     operator.DrainRequest,
     operator.MetaRequest,
+    operator.ConfirmDeathRequest,
     operator.StopRequest,
     operator.PoolRequest,
     operator.PromoteRequest,

@@ -55,6 +55,7 @@ AnyEvent = (
     | nodes.NodeDrainChanged
     | nodes.NodeDrained
     | nodes.NodeMetaChanged
+    | nodes.NodeConfirmedDead
     | nodes.CapacityFreed
     | evaluations.EvaluationsCreated
     | evaluations.EvaluationsWoken
@@ -123,6 +124,7 @@ AnyCommand = (
     | policy.StopAllocation
     | policy.DrainNode
     | policy.SetNodeMeta
+    | policy.ConfirmDeath
     | rollouts.RegisterJobs
     | rollouts.FailRollout
     | rollouts.PromoteRollout

@@ -39,7 +39,7 @@ GROUPS = {
     ),
     "NODES": (
         "node.registered node.refused nodes.status_changed node.eligibility_changed "
-        "pool.declared node.drain_changed node.drained node.meta_changed"
+        "pool.declared node.drain_changed node.drained node.meta_changed node.confirmed_dead"
     ),
     "EVALUATIONS": "evaluations.created evaluations.woken evaluation.ended",
     "PLANS": "plan.committed plan.refused",
@@ -139,7 +139,7 @@ READERS = (
                 node.drained evaluation.ended plan.committed
             {_OTHER}: LOG SUBMISSIONS ALLOCATIONS cluster.created operator.refused job.evaluated
                 submissions.collected node.registered node.refused pool.declared node.meta_changed
-                capacity.freed evaluations.created evaluations.woken evaluations.collected plan.refused
+                node.confirmed_dead capacity.freed evaluations.created evaluations.woken evaluations.collected plan.refused
                 allocations.collected
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
@@ -340,7 +340,8 @@ READERS = (
         services/gateway/nomad/events.py: events of `/v1/event/stream`
             {_BY_SEQ}: CLUSTER LOG SUBMISSIONS VERSIONS ROLLOUTS DEPLOYMENTS EVALUATIONS
                 job.evaluated submissions.collected node.refused nodes.status_changed pool.declared
-                node.meta_changed capacity.freed evaluations.collected reservations.changed plan.refused
+                node.meta_changed node.confirmed_dead capacity.freed evaluations.collected reservations.changed
+                plan.refused
                 allocations.collected allocations.health_changed -deployment.promoted
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS

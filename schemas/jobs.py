@@ -182,6 +182,8 @@ class GroupSpec(Wire, frozen=True, kw_only=True):
     migrate: MigratePolicy | None = None
     #: a replacement wants the data of its predecessor, and so its node.
     sticky: bool = False
+    #: of service jobs: ordered, and an index is one instance at the most, whatever becomes of its node.
+    stateful: bool = False
     #: hash of everything that forces a replacement when it changes; equal digests are updated in place.
     digest: str = ""
     #: host volumes whose node depends on the index of an allocation, by source; others are constraints.

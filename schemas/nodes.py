@@ -132,6 +132,12 @@ class NodeMetaChanged(Event, frozen=True, kw_only=True, tag="node.meta_changed")
     meta: dict[str, str | None]
 
 
+class NodeConfirmedDead(Event, frozen=True, kw_only=True, tag="node.confirmed_dead"):
+    """An operator said that nothing of a node that is out of reach runs any more, until it is heard of again."""
+
+    row: int
+
+
 class PoolDeclared(Event, frozen=True, kw_only=True, tag="pool.declared"):
     """An operator said what a node, or with an empty `node_id` the whole cluster, offers. Nothing in it: no more."""
 

@@ -69,6 +69,15 @@ class MetaRequest(Wire, frozen=True, kw_only=True):
     seen_seq: int = 0
 
 
+class ConfirmDeathRequest(Wire, frozen=True, kw_only=True):
+    """`api.node.confirm_dead`: nothing runs any more on a node that is out of reach: it lost its power, or is erased."""
+
+    node_id: str
+    request_id: str = ""
+    #: `seq` of an answer that the caller has seen: refused if what it is about changed since; 0: not compared.
+    seen_seq: int = 0
+
+
 class StopRequest(Wire, frozen=True, kw_only=True):
     """`api.alloc.stop`: end an allocation where it is; its job replaces it as it wants."""
 

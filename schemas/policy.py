@@ -197,6 +197,15 @@ class SetNodeMeta(Command, frozen=True, kw_only=True, tag="set_node_meta"):
     seen_seq: int = 0
 
 
+class ConfirmDeath(Command, frozen=True, kw_only=True, tag="confirm_death"):
+    """Confirm that nothing runs on a node that is out of reach. Natural key: the node, until it is heard of again."""
+
+    request_id: str
+    node_id: str
+    #: log seq that its sender had seen: it is late if what it is about changed since; 0: not compared.
+    seen_seq: int = 0
+
+
 class BeginIncarnation(Command, frozen=True, kw_only=True, tag="begin_incarnation"):
     """A node has seen more than the log holds. Natural key: (incarnation, seq), unless the log has got there.
 

@@ -28,6 +28,7 @@ from schemas.evaluations import EvaluationsWoken
 from schemas.gates import DeploymentGated, GateChanged, WindowChanged
 from schemas.jobs import JobEvaluated, JobRegistered, JobsCollected, JobStopped, SubmissionRefused
 from schemas.nodes import (
+    NodeConfirmedDead,
     NodeDrainChanged,
     NodeDrained,
     NodeEligibilityChanged,
@@ -175,6 +176,7 @@ class DirtyTracker:
             NodeDrainChanged: self._node_changed,
             NodeDrained: self._node_changed,
             NodeMetaChanged: self._meta_changed,
+            NodeConfirmedDead: self._node_changed,
             PoolDeclared: self._declared,
             EvaluationsWoken: self._woken,
             JobRegistered: self._accepted,
@@ -336,7 +338,9 @@ class DirtyTracker:
         self._marks.summary.add(event.rows)
 
     def _node_changed(
-        self, event: NodeEligibilityChanged | NodeDrainChanged | NodeDrained, _seq: int
+        self,
+        event: NodeEligibilityChanged | NodeDrainChanged | NodeDrained | NodeConfirmedDead,
+        _seq: int,
     ) -> None:
         self._marks.summary.add((event.row,))
 

@@ -22,6 +22,7 @@ from schemas.launches import ForceLaunch
 from schemas.operator import (
     AcceptLossRequest,
     CollectRequest,
+    ConfirmDeathRequest,
     DrainRequest,
     EligibilityRequest,
     FailRequest,
@@ -44,6 +45,7 @@ from schemas.operator import (
 from schemas.policy import (
     AcceptLoss,
     CollectGarbage,
+    ConfirmDeath,
     DeclarePool,
     DrainNode,
     OperatorRefused,
@@ -74,6 +76,7 @@ from shared.core.decide.operator import (
     node_changed_seq,
     pools_changed_seq,
 )
+from shared.core.decide.stateful_turns import decide_death
 from shared.core.state.ids import ALLOC_SALT, deployment_id, rollout_id, shown_id
 from shared.core.state.state import State
 from shared.core.state.tables.fleet import with_operator_meta
@@ -248,6 +251,23 @@ def set_meta(at: VerbContext, body: MetaRequest) -> PreparedVerb:
     def fulfils(event: Any) -> bool:
         same = event.node_id == node_id
         return same and all(event.meta.get(key) == value for key, value in body.change.items())
+
+    return PreparedVerb(verdict, command, fulfils, lambda: node_changed_seq(at.state, node_id))
+
+
+def confirm_dead(at: VerbContext, body: ConfirmDeathRequest) -> PreparedVerb:
+    """Confirm that nothing runs on a node any more. Raises CommandInvalid."""
+    fleet = at.state.fleet
+    node_id = fleet.ids[find_node(at.state, body.node_id)]
+    verdict = at.verdict(node_id=node_id)
+    command = ConfirmDeath(request_id=at.request_id, node_id=node_id)
+    if not _raise_refusal(decide_death(at.state, command), "node_id"):
+        return PreparedVerb(verdict)
+    at.check_seen(node_changed_seq(at.state, node_id))
+    command = msgspec.structs.replace(command, seen_seq=at.made_seq)
+
+    def fulfils(event: Any) -> bool:
+        return bool(fleet.row_of.get(node_id) == event.row)
 
     return PreparedVerb(verdict, command, fulfils, lambda: node_changed_seq(at.state, node_id))
 
@@ -471,6 +491,7 @@ PREPARE: dict[str, Callable[[VerbContext, Any], PreparedVerb]] = {
     "node.set_eligibility": set_eligibility,
     "node.drain": drain,
     "node.set_meta": set_meta,
+    "node.confirm_dead": confirm_dead,
     "alloc.stop": stop,
     "job.force_launch": force_launch,
     "job.tag": tag,

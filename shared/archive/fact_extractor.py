@@ -18,6 +18,7 @@ from schemas.jobs import JobRegistered, JobsCollected, JobStopped
 from schemas.launches import JobLaunched, LaunchSkipped
 from schemas.nodes import (
     NODE_STATUSES,
+    NodeConfirmedDead,
     NodeDrainChanged,
     NodeDrained,
     NodeEligibilityChanged,
@@ -322,7 +323,9 @@ class FactExtractor:
     def _after_node(self, event: Event, at: EventPosition) -> None:
         if isinstance(event, NodesStatusChanged):
             self._nodes(event.rows, at, "", event.reason)
-        elif isinstance(event, NodeEligibilityChanged | NodeDrainChanged | NodeDrained):
+        elif isinstance(
+            event, NodeEligibilityChanged | NodeDrainChanged | NodeDrained | NodeConfirmedDead
+        ):
             self._nodes((event.row,), at, "", "")
         elif isinstance(event, NodeRegistered | NodeMetaChanged):
             node_id = event.spec.node_id if isinstance(event, NodeRegistered) else event.node_id

@@ -45,6 +45,7 @@ from schemas.jobs import (
 from schemas.launches import JobLaunched, JobPayload, LaunchSkipped
 from schemas.nodes import (
     CapacityFreed,
+    NodeConfirmedDead,
     NodeDrainChanged,
     NodeDrained,
     NodeEligibilityChanged,
@@ -171,6 +172,12 @@ def _skipped(event: LaunchSkipped) -> str:
     return known.get(event.why, event.why)
 
 
+def _standing(event: NodeEligibilityChanged | NodeConfirmedDead) -> str:
+    if isinstance(event, NodeConfirmedDead):
+        return "confirmed dead: nothing runs there any more"
+    return "eligible" if event.eligible else "not eligible"
+
+
 def _of_nodes(event: Event, state: State | None) -> str:
     match event:
         case NodeRegistered():
@@ -186,8 +193,8 @@ def _of_nodes(event: Event, state: State | None) -> str:
         case NodeDrained():
             late = " at its deadline" if event.deadline_reached else ""
             return f"{_node(state, event.row)} drained{late}, not eligible"
-        case NodeEligibilityChanged():
-            return f"{_node(state, event.row)} {'' if event.eligible else 'not '}eligible"
+        case NodeEligibilityChanged() | NodeConfirmedDead():
+            return f"{_node(state, event.row)} {_standing(event)}"
         case PoolDeclared():
             return f"{event.node_id or 'the cluster'}: {event.pool.name} {_offered(event.pool)}"
         case NodeMetaChanged():

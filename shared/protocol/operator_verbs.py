@@ -22,10 +22,17 @@ from schemas.deployments import (
 from schemas.job_versions import SetStability, TagVersion
 from schemas.jobs import JobStabilityChanged, JobVersionTagged
 from schemas.launches import ForceLaunch, JobLaunched
-from schemas.nodes import NodeDrainChanged, NodeEligibilityChanged, NodeMetaChanged, PoolDeclared
+from schemas.nodes import (
+    NodeConfirmedDead,
+    NodeDrainChanged,
+    NodeEligibilityChanged,
+    NodeMetaChanged,
+    PoolDeclared,
+)
 from schemas.operator import (
     AcceptLossRequest,
     CollectRequest,
+    ConfirmDeathRequest,
     DrainRequest,
     EligibilityRequest,
     FailRequest,
@@ -47,6 +54,7 @@ from schemas.operator import (
 from schemas.policy import (
     AcceptLoss,
     CollectGarbage,
+    ConfirmDeath,
     DeclarePool,
     DrainNode,
     LogRolled,
@@ -120,6 +128,14 @@ VERBS = (
         SetNodeMeta,
         NodeMetaChanged,
         "Set metadata of a node, in addition to what its agent reports.",
+    ),
+    OperatorVerb(
+        "node",
+        "confirm_dead",
+        ConfirmDeathRequest,
+        ConfirmDeath,
+        NodeConfirmedDead,
+        "Confirm that nothing runs any more on a node that is out of reach.",
     ),
     OperatorVerb(
         "alloc",

@@ -32,6 +32,7 @@ from schemas.jobs import (
 )
 from schemas.nodes import (
     ChangeLiveness,
+    NodeConfirmedDead,
     NodeDrainChanged,
     NodeEligibilityChanged,
     NodeMetaChanged,
@@ -41,6 +42,7 @@ from schemas.nodes import (
     ReportNode,
 )
 from schemas.policy import (
+    ConfirmDeath,
     DeclarePool,
     DrainNode,
     PolicyChanged,
@@ -327,6 +329,8 @@ def _of_operators(state: State, event: Event, seq: int) -> AnyCommand | None:
                 keep_ineligible=event.keep_ineligible,
                 message=event.message,
             )
+        case NodeConfirmedDead():
+            return ConfirmDeath(request_id=request, node_id=fleet.ids[event.row])
         case NodeMetaChanged():
             before = fleet.operator_meta.get(event.node_id, {})
             change = dict.fromkeys(sorted(before), None) | event.meta
@@ -348,6 +352,8 @@ def node_ids_of(command: AnyCommand) -> tuple[NodeId, ...]:
     """Node ids of a command; empty: none."""
     match command:
         case ReportNode() | SetNodeMeta() | SetEligibility() | DrainNode() | DeclarePool():
+            return (NodeId(command.node_id),)
+        case ConfirmDeath():
             return (NodeId(command.node_id),)
         case ChangeLiveness():
             return command.node_ids

@@ -29,6 +29,9 @@ from shared.core.runtime.desired_allocs import DesiredAlloc
 _REFERENCE = re.compile(r"\$\{\s*([^}\s]+)\s*\}")
 #: What names of a node's values begin with.
 OF_NODE = ("node.", "attr.", "meta.")
+_NOT_IN_HOSTNAMES = re.compile(r"[^A-Za-z0-9-]+")
+#: A label of a host name (RFC 1123).
+_HOSTNAME_MAX = 63
 _ENV_CALL = re.compile(r'env\["?([^"\]]+)"?\]')
 
 
@@ -101,6 +104,8 @@ def task_environment(
         "NOMAD_CPU_LIMIT": str(task.cpu_mhz),
         "NOMAD_MEMORY_LIMIT": str(task.memory_mib),
     }
+    if plan.stateful:
+        ours["NOMAD_GROUP_HOSTNAME"] = instance_hostname(alloc)
     if plan.job_parent:
         ours["NOMAD_JOB_PARENT_ID"] = plan.job_parent
     if task.memory_max_mib > 0:
@@ -128,6 +133,13 @@ def alloc_name(alloc: DesiredAlloc) -> str:
     return f"{alloc.job_id}.{alloc.group}[{alloc.index}]"
 
 
+def instance_hostname(alloc: DesiredAlloc) -> str:
+    """Host name of an instance of a stateful group: group and index, at most 63 letters, digits and hyphens."""
+    index = str(alloc.index)
+    label = _NOT_IN_HOSTNAMES.sub("-", alloc.group).strip("-")[: _HOSTNAME_MAX - len(index) - 1]
+    return f"{label.rstrip('-') or 'group'}-{index}"
+
+
 def _failure_variables(task: TaskRuntime) -> dict[str, str]:
     """Describe a failed task; an unknown exit code or signal is empty."""
     said = {
@@ -150,6 +162,9 @@ def task_launch(
 ) -> TaskLaunch:
     """Build what a driver needs. Raises msgspec.DecodeError when the driver's options are not JSON."""
     env = task_environment(alloc, plan, task, node, failed=failed)
+    network = task_resources.task_network(plan, task, node)
+    if plan.stateful and not network.hostname:
+        network = msgspec.structs.replace(network, hostname=instance_hostname(alloc))
     values = {**node_variables(node), **env}
     config = interpolate_json(msgspec.json.decode(task.config), values)
     return TaskLaunch(
@@ -164,7 +179,7 @@ def task_launch(
         shared_ports=tuple(sorted(task_resources.shared_labels(plan))),
         devices=task_resources.task_devices(alloc, task),
         device_paths=task_resources.task_device_paths(alloc, task, node),
-        network=_resolved_dns(task_resources.task_network(plan, task, node), values),
+        network=_resolved_dns(network, values),
         names=TaskNames(
             job=alloc.job_id,
             group=alloc.group,

@@ -100,6 +100,18 @@ COMMANDS = (
         changes=True,
     ),
     CommandSpec(
+        ("node", "confirm-dead"),
+        "confirm that nothing runs any more on a node that is out of reach",
+        "node.confirm_dead:confirm_dead",
+        (NODE_ARGUMENT,),
+        {"": "node.confirm_dead:NodeConfirmDeadResult"},
+        details="What is stateful on the node is then replaced elsewhere. Say it only of a machine that has no power, "
+        "or whose tasks have surely ended: a node that is merely cut off runs on, and there would be two instances. "
+        "Refused while the node is up. It holds until the node is heard of again.",
+        examples=("node confirm-dead node-1",),
+        changes=True,
+    ),
+    CommandSpec(
         ("node", "meta", "set"),
         "set node metadata, for constraints on meta",
         "node.meta:meta_set",

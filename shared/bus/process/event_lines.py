@@ -29,6 +29,7 @@ from schemas.identities import SigningKeyCreated, SigningKeyRemoved
 from schemas.jobs import JobRegistered, JobStopped, SubmissionRefused
 from schemas.launches import JobLaunched, LaunchSkipped
 from schemas.nodes import (
+    NodeConfirmedDead,
     NodeDrainChanged,
     NodeDrained,
     NodeEligibilityChanged,
@@ -328,6 +329,10 @@ _LINES: dict[str, dict[type, _Line]] = {
                 "node": state.fleet.ids[event.row],
                 "deadline_reached": event.deadline_reached,
             },
+        ),
+        NodeConfirmedDead: _Line(
+            "operator.node_confirmed_dead",
+            lambda event, state: {"node": state.fleet.ids[event.row]},
         ),
         NodeMetaChanged: _Line("operator.meta_changed", lambda event, _: {"node": event.node_id}),
         PoolDeclared: _Line(

@@ -6,6 +6,7 @@ decision is a generator, whose next fact is decided once the one before is appli
 """
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 from schemas.allocations import AllocationsHealthChanged, AllocationsReported
@@ -18,7 +19,7 @@ from schemas.deployments import (
 )
 from schemas.gates import DeploymentGated, GateChanged, WindowChanged
 from schemas.jobs import JobRegistered, JobStopped
-from schemas.nodes import NodeDrainChanged
+from schemas.nodes import NodeDrainChanged, NodeRegistered, NodesStatusChanged
 from schemas.plans import PlanCommitted
 from schemas.rollouts import RolloutEnded
 from shared.core.decide.deployments.gates import begin_gates, follow_gates
@@ -35,6 +36,12 @@ from shared.core.decide.deployments.rollouts import (
     follow_rollout_end,
 )
 from shared.core.decide.nodes.drains import finished_drains
+from shared.core.decide.stateful_turns import (
+    turns_of_health,
+    turns_of_nodes,
+    turns_of_plan,
+    turns_of_reports,
+)
 from shared.core.state.state import State
 
 #: What follows from a fact, by its type.
@@ -58,10 +65,18 @@ _FOLLOWERS: dict[type[Event], Callable[[State, Any, int], Iterable[Event]]] = {
     PlanCommitted: lambda state, event, _: [
         *follow_plan(state, event),
         *finished_drains(state),
+        *turns_of_plan(state, event),
     ],
-    AllocationsHealthChanged: follow_health,
+    AllocationsHealthChanged: lambda state, event, now_ns: chain(
+        follow_health(state, event, now_ns), turns_of_health(state, event)
+    ),
     # Nothing may be left on a draining node.
-    AllocationsReported: lambda state, _event, _now_ns: finished_drains(state),
+    AllocationsReported: lambda state, event, _: [
+        *finished_drains(state),
+        *turns_of_reports(state, event),
+    ],
+    NodesStatusChanged: lambda state, event, _: turns_of_nodes(state, event),
+    NodeRegistered: lambda state, event, _: turns_of_nodes(state, event),
     NodeDrainChanged: lambda state, _event, _now_ns: finished_drains(state),
 }
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 from schemas.base import Command, Event
 from schemas.envelope import AnyCommand
 from schemas.policy import BeginIncarnation, CollectGarbage
-from shared.core.decide import evaluations, operator, signing_keys, variables
+from shared.core.decide import evaluations, operator, signing_keys, stateful_turns, variables
 from shared.core.decide.deciders import Deciders, TimedDeciders
 from shared.core.decide.deployments import requests, rollouts
 from shared.core.decide.garbage import LogTimeIndex, decide_garbage
@@ -34,6 +34,7 @@ DECIDERS: Deciders = _merge(
     evaluations.DECIDERS,
     operator.DECIDERS,
     drains.DECIDERS,
+    stateful_turns.DECIDERS,
     version_marks.DECIDERS,
     launches.DECIDERS,
     variables.DECIDERS,

@@ -47,6 +47,8 @@ from shared.core.scheduling.reconcile.service_jobs import (
     ReconcileResult,
     reconcile,
 )
+from shared.core.scheduling.reconcile.stateful_allocs import has_stateful
+from shared.core.scheduling.reconcile.stateful_groups import reconcile_stateful
 from shared.core.scheduling.reconcile.system_jobs import reconcile_system
 from shared.core.scheduling.reservations.hold import hold_for
 from shared.core.scheduling.reservations.own_rooms import (
@@ -90,7 +92,7 @@ def place(
     state = snapshot.state
     job = state.jobs.by_id.get(assignment.job_id)
     wanted = _reconcile(snapshot, assignment, job)
-    if job is None or not wanted.requests:
+    if job is None or not (wanted.requests or wanted.waits):
         return Proposal(stops=wanted.stops, updates=wanted.updates, sizes=wanted.sizes)
     return _decide(snapshot, job, assignment, wanted, draw=LaneDraw(seed, lane, lanes))[0]
 
@@ -105,7 +107,7 @@ def decide_group(
     assignment = Assignment(EvalKey(0), job.id)
     wanted = _reconcile(snapshot, assignment, job)
     names = [request.group.name for request in wanted.requests]
-    if not names:
+    if not (names or wanted.waits):
         return Proposal(stops=wanted.stops, updates=wanted.updates, sizes=wanted.sizes), None
     proposal, may_evict = _decide(snapshot, job, assignment, wanted, draw=LaneDraw())
     if group_name not in names:
@@ -177,6 +179,10 @@ def _reconcile_job(
     deployment = deployment_of(state, job)
     if job is not None and job.job_type in SYSTEM_JOB_TYPES:
         return reconcile_system(state, job, rows, mask_of, deployment=deployment)
+    if has_stateful(state, job, rows):
+        return reconcile_stateful(
+            state, job, rows, deployment=deployment, mask_of=mask_of, score_of=score_of
+        )
     if job is not None and deployment is not None:
         return reconcile_paced(
             state, job, rows, deployment=deployment, mask_of=mask_of, score_of=score_of
@@ -192,6 +198,8 @@ def _place_requests(
     stops = wanted.stops
     placements: list[GroupPlacement] = []
     waiting = WaitingGroups(fleet)
+    for group, why in wanted.waits:
+        waiting.add_turn(group, why)
     continues = False
     for request in wanted.requests:
         if plan.is_over_budget:
@@ -220,7 +228,8 @@ def _place_requests(
             left = _Unplaced(rest, making_room, stopped)
             continues |= _leaves_rest(plan, request, mask, parts, left=left, waiting=waiting)
     if not continues and state.allocations.predecessors.rooms:
-        stops += rooms_to_give_up(state, job, placements, stops)
+        ordered = [group.name for group, _ in wanted.waits]
+        stops += rooms_to_give_up(state, job, placements, stops, keeping=ordered)
     return Proposal(
         placements=tuple(placements),
         stops=stops,

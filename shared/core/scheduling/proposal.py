@@ -38,12 +38,21 @@ class WaitingGroups:
 
     def add(self, group: GroupSpec, waiting: Waiting, hold: Hold | None, mask: Mask) -> None:
         """Add a group, and the classes of the nodes in `mask`."""
-        known = self.by_group.get(group.name) if group.volumes else None
-        self.by_group[group.name] = waiting if known is None else _merged(known, waiting)
+        known = self.by_group.get(group.name)
+        if known is not None and group.stateful:
+            # Others of it wait for their turn.
+            waiting = _merged(waiting, known)
+        elif known is not None and group.volumes:
+            waiting = _merged(known, waiting)
+        self.by_group[group.name] = waiting
         if hold is not None:
             self.holds += (hold,)
         tried = np.unique(self._fleet.class_of[: self._fleet.size][mask])
         self._classes.update(tried.tolist())
+
+    def add_turn(self, group: GroupSpec, waiting: Waiting) -> None:
+        """Add a group of which some wait for their turn, which no node can give them."""
+        self.by_group[group.name] = waiting
 
     def blocked(self, state: State, job: Job) -> Blocked:
         """Say what changes of the cluster wake the evaluation that waits for room."""

@@ -31,6 +31,8 @@ class GroupRegistry:
         self.priority = np.zeros(0, dtype=np.int32)
         #: allocations that point here.
         self.held: list[int] = []
+        #: numbers of groups of which an index is one instance at the most.
+        self.stateful: dict[int, None] = {}
         #: of all versions of a job, in the order of registration: the last is of the newest, unless that has none.
         self._refs: dict[JobId, tuple[int, ...]] = {}
         #: newest versions that have no groups.
@@ -97,6 +99,9 @@ class GroupRegistry:
             self.job_ids[ref], self.versions[ref] = event.job_id, event.version
             self.names[ref], self.digests[ref] = group.name, group.digest
             self.extras[ref] = extra_asks_of(group)
+        self.stateful.pop(ref, None)
+        if group.stateful:
+            self.stateful[ref] = None
         self.ask[ref] = (group.cpu_mhz, group.memory_mib, group.disk_mib)
         self.priority[ref] = event.priority
         return ref

@@ -16,6 +16,7 @@ from shared.core.resources.offers import grow_matrix
 from shared.core.state.deployment_invariants import Violation, check_deployments
 from shared.core.state.rollout_invariants import check_rollouts
 from shared.core.state.state import State
+from shared.core.state.stateful_invariants import leaving_in_order, second_instances
 from shared.core.state.tables.allocations import RUN, TERMINAL, UNKNOWN
 from shared.core.state.tables.fleet import READY
 from shared.core.state.tables.jobs import Job
@@ -39,6 +40,7 @@ def check(state: State, *, capacity: bool = True) -> list[Violation]:
         *check_deployments(state),
         *check_rollouts(state),
         *check_variables(state),
+        *[Violation("instances", text) for text in second_instances(state)],
     ]
     return found + ([*_capacity(state), *_pools(state)] if capacity else [])
 
@@ -152,7 +154,10 @@ def _counts(state: State) -> list[Violation]:
             node = int(table.node[row]) if is_everywhere else -1
             by_group.setdefault((name, node), []).append(row)
         updates = {group.name for group in job.groups if group.update is not None}
+        ordered = leaving_in_order(state, job)
         for (name, _), held in sorted(by_group.items()):
+            if name in ordered:
+                continue
             if name in updates:
                 found += _canary_counts(state, job, name, held)
                 continue

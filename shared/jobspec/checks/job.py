@@ -29,6 +29,7 @@ from shared.jobspec.checks.resources import (
 )
 from shared.jobspec.checks.secrets import check_secrets
 from shared.jobspec.checks.services import check_services
+from shared.jobspec.checks.stateful import check_stateful
 from shared.jobspec.checks.templates import check_templates
 from shared.jobspec.checks.volumes import check_volumes
 from shared.jobspec.drivers.registry import check_options
@@ -120,6 +121,7 @@ def _group(faults: ErrorList, job: JobSpec, group: TaskGroup, path: str) -> None
         _resolved_reschedule(faults, job, group, f"{path}.ReschedulePolicy")
     _disconnect(faults, group, path)
     check_policies(faults, job, group, path)
+    check_stateful(faults, job, group, path)
     check_group_asks(faults, group, path)
     check_lifecycle(faults, job, group, path)
     check_services(faults, job, group, path)

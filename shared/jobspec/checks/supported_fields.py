@@ -48,7 +48,7 @@ SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
             *("ReschedulePolicy", "Affinities", "Spreads", "Meta", "Networks", "Disconnect"),
             *("MaxClientDisconnect", "PreventRescheduleOnLost", "StopAfterClientDisconnect"),
             *("ShutdownDelay", "MaxRunDuration", "RestartFrom", "Update", "Migrate", "Services"),
-            "Volumes",
+            *("Volumes", "Stateful"),
         )
     ),
     TaskSpec: frozenset(

@@ -171,6 +171,7 @@ def _compile(
         migrate=migrate_policy(job, group),
         sticky=group.ephemeral_disk.sticky,
         volumes=indexed_volumes(group),
+        stateful=group.stateful,
     )
 
 

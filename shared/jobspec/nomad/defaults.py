@@ -158,7 +158,12 @@ def _merge_levels(
 
 
 def resolve_disconnect(group: TaskGroup) -> jobs.Disconnect:
-    """Return the disconnect policy of a group: its block, or the older fields that it replaces."""
+    """Return the disconnect policy of a group: its block, or the older fields that it replaces.
+
+    What is stateful is not replaced while its node may come back, whatever the block says.
+    """
+    if group.stateful:
+        return jobs.Disconnect(replace=False)
     block = group.disconnect
     if block is None:
         lost_after_ns = group.max_client_disconnect_ns or 0

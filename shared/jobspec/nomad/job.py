@@ -147,6 +147,9 @@ class TaskGroup(JobBlock, frozen=True, kw_only=True):
     max_run_duration_ns: int | None = field(name="MaxRunDuration", default=None)
     #: ours: prestart tasks run one after another; first or failed: the task at which they restart when one fails.
     restart_from: str = field(name="RestartFrom", default="")
+    #: ours: start in the order of the indexes, update and stop in the reverse order, one at a time; and an index is one
+    #: instance at the most, also when its node is out of reach.
+    stateful: bool = field(name="Stateful", default=False)
     consul: Consul | None = field(name="Consul", default=None)
     meta: dict[str, str] = field(name="Meta", default_factory=dict)
     #: of old files; replaced by `disconnect`.

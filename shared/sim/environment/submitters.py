@@ -63,6 +63,8 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
     has_distinct: bool = False
     #: of its templates, which change while it runs.
     change_modes: tuple[str, ...] = ()
+    #: ordered, one instance of an index.
+    is_stateful: bool = False
 
     def body(self, submission_id: str, index: int = 0) -> bytes:
         """Encode the submission in Nomad's JSON; with `index`, it requires that modify index."""
@@ -89,6 +91,8 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
             },
             **self._policies(),
         }
+        if self.is_stateful:
+            group["Stateful"] = True
         if self.dispatched_with:
             task["DispatchPayload"] = {"File": "in/lot"}
         if self.has_distinct:
@@ -138,7 +142,7 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
         found: dict[str, object] = {}
         if self.canaries >= 0:
             found["Update"] = {
-                "MaxParallel": 1 + self.edition % 3,
+                "MaxParallel": 1 if self.is_stateful else 1 + self.edition % 3,
                 "HealthCheck": "task_states",
                 "MinHealthyTime": 300 * MS,
                 "HealthyDeadline": 4 * SECOND,
@@ -156,7 +160,7 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
             }
         if self.job_type == "service":
             found["Migrate"] = {
-                "MaxParallel": 1 + self.edition % 2,
+                "MaxParallel": 1 if self.is_stateful else 1 + self.edition % 2,
                 "MinHealthyTime": SECOND,
                 "HealthyDeadline": 20 * SECOND,
             }

@@ -4,6 +4,9 @@
 INVARIANTS = (
     "no_node_oversubscribed",
     "placed_on_ready_node",
+    "one_instance",
+    "starts_in_order",
+    "stops_in_order",
     "legal_state_path",
     "count_not_exceeded",
     "names_unique",

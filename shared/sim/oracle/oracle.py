@@ -255,6 +255,9 @@ class Oracle:
         alloc = self.model.by_key.get(key)
         there = alloc is not None and self.model.node_id(alloc) == node.node_id
         self.ledger.hold("no_task_twice", there, name, "started on", node.node_id, "is", alloc)
+        alive = {other[0] for one in self._node_of.values() for other in one.alive()}
+        beside = self.model.stateful.runs_beside(key, sorted(alive))
+        self.ledger.hold("one_instance", not beside, alloc, "starts beside", beside)
         self.lives.started(node, name)
         if alloc is not None and number == 1:
             self._after_who_made_room(node, alloc)

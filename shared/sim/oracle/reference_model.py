@@ -18,6 +18,7 @@ from shared.sim.oracle.reference_pace import ReferencePace
 from shared.sim.oracle.reference_rollouts import ReferenceRollouts
 from shared.sim.oracle.reference_submissions import ReferenceSubmissions
 from shared.sim.oracle.reference_variables import ReferenceVariables
+from shared.sim.oracle.stateful_checks import StatefulChecks
 from shared.sim.oracle.succession_checks import SuccessionChecks
 from shared.sim.oracle.version_checks import VersionChecks
 
@@ -124,6 +125,8 @@ class ReferenceNode:
         self.drain_ns: int | None = None
         #: an operator lets it take nothing new: it drains, or was drained.
         self.is_closed = False
+        #: an operator says that nothing runs there any more.
+        self.is_confirmed_dead = False
         #: its drain leaves system jobs alone.
         self.spares_system = False
         self.used: list[int] = [0, 0, 0]
@@ -176,6 +179,7 @@ class ReferenceModel:
         self.versions = VersionChecks(ledger, lambda job_id: bool(self.rollouts.active(job_id)))
         self._pace = ReferencePace(self)
         self.succession = SuccessionChecks(ledger, self)
+        self.stateful = StatefulChecks(ledger, self)
         self._pools = PoolModel()
         self._rows = RowAllocator()
         self._node_rows = RowAllocator()
@@ -199,6 +203,7 @@ class ReferenceModel:
             self.dispatches.apply(event, record)
             self.versions.apply(event, seq)
             self.variables.apply(event, seq, record.t_ns)
+            self.stateful.apply(event)
             match event:
                 case plans.PlanCommitted():
                     self._plan(event)
@@ -212,7 +217,7 @@ class ReferenceModel:
                         alloc = self.allocs[row]
                         self.ledger.hold("legal_state_path", alloc.is_wanted, "stop of", alloc)
                         alloc.is_displaced = True
-                case nodes.NodeDrainChanged() | nodes.NodeMetaChanged():
+                case nodes.NodeDrainChanged() | nodes.NodeMetaChanged() | nodes.NodeConfirmedDead():
                     self._operated(event)
                 case nodes.NodeEligibilityChanged():
                     node = self.nodes[event.row]
@@ -338,6 +343,7 @@ class ReferenceModel:
         if isinstance(event, nodes.NodesStatusChanged):
             for row in event.rows:
                 self.nodes[row].status = event.status
+                self.nodes[row].is_confirmed_dead &= event.status != "ready"
         elif isinstance(event, nodes.NodesCollected):
             for row in event.rows:
                 gone = self.nodes.pop(row).id
@@ -355,14 +361,22 @@ class ReferenceModel:
             self.nodes[row].capacity = capacity
             self._pools.offered(row, spec)
             self.nodes[row].status = "ready"
+            self.nodes[row].is_confirmed_dead = False
 
-    def _operated(self, event: nodes.NodeDrainChanged | nodes.NodeMetaChanged) -> None:
+    def _operated(
+        self, event: nodes.NodeDrainChanged | nodes.NodeMetaChanged | nodes.NodeConfirmedDead
+    ) -> None:
         if isinstance(event, nodes.NodeMetaChanged):
             self.ledger.hold("legal_state_path", event.node_id in self._row_of, event)
             self.meta[event.node_id] = event.meta
             self.metas_of.setdefault(event.node_id, []).append((self._seq, event.meta))
             return
         node = self.nodes[event.row]
+        if isinstance(event, nodes.NodeConfirmedDead):
+            is_away = node.status != "ready" and not node.is_confirmed_dead
+            self.ledger.hold("legal_state_path", is_away, event)
+            node.is_confirmed_dead = True
+            return
         changes = event.draining or node.is_closed
         self.ledger.hold("legal_state_path", changes, event)
         node.drain_ns = event.deadline_ns if event.draining else None

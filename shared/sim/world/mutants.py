@@ -432,6 +432,53 @@ def _data_left_behind(patch: Patch, _context: SimulationContext) -> None:
         patch(import_module(module), "has_data_nodes", has_data_nodes)
 
 
+def _silence_is_death(patch: Patch, _context: SimulationContext) -> None:
+    """What is stateful is lost as soon as its node is silent."""
+
+    def is_surely_gone(_state: object, rows: Any) -> Any:
+        return np.ones(len(rows), dtype=bool)
+
+    lost_allocs = import_module("shared.core.scheduling.reconcile.lost_allocs")
+    patch(lost_allocs, "is_surely_gone", is_surely_gone)
+
+
+def _replaced_before_its_end(patch: Patch, _context: SimulationContext) -> None:
+    """An index is free as soon as its instance is to stop, for the scheduler and for the applier."""
+    groups = named("shared.core.scheduling.reconcile.stateful_groups", "_StatefulGroup")
+    plain = groups._instances  # noqa: SLF001
+
+    def instances(self: Any, rows: Any, lost: Any) -> Any:
+        found = plain(self, rows, lost)
+        return replace(found, live=found.wanted)
+
+    def second_instance(*_: object) -> None:
+        """Find none."""
+
+    patch(groups, "_instances", instances)
+    patch(import_module("shared.core.decide.plans.verify"), "second_instance", second_instance)
+
+
+def _starts_unready(patch: Patch, _context: SimulationContext) -> None:
+    """An index starts as soon as the one before it is placed."""
+    groups = named("shared.core.scheduling.reconcile.stateful_groups", "_StatefulGroup")
+    plain = groups._instances  # noqa: SLF001
+
+    def instances(self: Any, rows: Any, lost: Any) -> Any:
+        found = plain(self, rows, lost)
+        return replace(found, healthy=found.wanted)
+
+    patch(groups, "_instances", instances)
+
+
+def _stops_lowest(patch: Patch, _context: SimulationContext) -> None:
+    """Stateful groups stop from the lowest index up."""
+
+    def lowest(index: Any, rows: Any) -> Any:
+        return rows[np.lexsort((rows, index[rows]))][:1]
+
+    patch(import_module("shared.core.scheduling.reconcile.stateful_groups"), "_highest", lowest)
+
+
 def _waited_like_others(patch: Patch, _context: SimulationContext) -> None:
     """The broker leases those that waited for room to any worker, like evaluations that did not wait."""
 
@@ -477,6 +524,10 @@ MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "rule-reaches-nothing": _rule_reaches_nothing,
     "data-left-behind": _data_left_behind,
     "waited-like-others": _waited_like_others,
+    "silence-is-death": _silence_is_death,
+    "replaced-before-its-end": _replaced_before_its_end,
+    "starts-unready": _starts_unready,
+    "stops-lowest": _stops_lowest,
     **AGENT_MUTANTS,
     **VARIABLE_MUTANTS,
 }

@@ -55,6 +55,8 @@ _RULED_OF, _RULED = 13, 8
 _TEMPLATED_OF, _TEMPLATED = 7, 3
 #: In one world of so many variables are put and deleted.
 _VARIABLES_OF, _VARIABLES = 11, 5
+#: In one world of so many the first and the last service are stateful, unless they have rules.
+_STATEFUL_OF, _STATEFUL = 7, 0
 _CHANGE_MODES = (("restart",), ("signal",), ("script", "script"), ("restart", "script"))
 #: Cron specs of the periodic jobs, and whether their children may overlap; the first field is the second.
 _PERIODIC = ((("*/2 * * * * * *", "*/3 * * * * * *"), False), (("* * * * * * *",), True))
@@ -149,6 +151,10 @@ class SimulatedWorld:
                 {"has_distinct": True} if n else {"is_sticky": True, "extras": None, "priority": 80}
             )
             shape = msgspec.structs.replace(shape, **ruled)
+        elif self.seed % _STATEFUL_OF == _STATEFUL and n in {0, _SERVICES - 1}:
+            shape = msgspec.structs.replace(
+                shape, is_stateful=True, canaries=0, lost_after_ms=None, replace=True
+            )
         if self.seed % _TEMPLATED_OF == _TEMPLATED and n < _SERVICES:
             shape = msgspec.structs.replace(shape, change_modes=_CHANGE_MODES[n])
         if n == _SERVICES + _BATCHES:

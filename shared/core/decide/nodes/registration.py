@@ -18,6 +18,7 @@ from shared.core.decide.nodes.liveness import recover_nodes, recovery_events
 from shared.core.decide.nodes.reports import reported_events
 from shared.core.decide.system_jobs import evaluate_system_jobs, node_location
 from shared.core.resources.offers import invalid_pools, invalid_ports
+from shared.core.scheduling.reconcile.stateful_allocs import holds_stateful
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import UNKNOWN
 from shared.core.state.tables.fleet import (
@@ -99,6 +100,9 @@ def _conflict(
     fleet = state.fleet
     if row is not None and fleet.host_ids[row] != report.host_id and fleet.status[row] != DOWN:
         return ("conflict", f"node {report.node_id!r} is up on another host")
+    if row is not None and fleet.host_ids[row] != report.host_id and holds_stateful(state, row):
+        text = "has stateful allocations that may still run on its earlier host: confirm that it is dead"
+        return ("conflict", f"node {report.node_id!r} {text}")
     pools = (*spec.pools, *fleet.declared_of(spec.node_id))
     reason = fleet.offers.conflict(-1 if row is None else row, pools)
     return ("conflict", reason) if reason else None

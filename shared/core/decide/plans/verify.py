@@ -38,6 +38,7 @@ from shared.core.decide.system_jobs import has_newer_node, node_evaluation
 from shared.core.resources.asks import UnsoundColumnsError, holdings_of
 from shared.core.scheduling.preemption.search import evictions_of
 from shared.core.scheduling.reconcile.lost_allocs import is_lost
+from shared.core.scheduling.reconcile.stateful_allocs import second_instance
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import COMPLETE, TERMINAL
 from shared.core.state.tables.jobs import Job, PlanFence
@@ -106,6 +107,8 @@ def _commit(state: State, plan: SubmitPlan) -> tuple[PlanCommitted, Job | None]:
         _check_stops(state, plan, job)
     for placement in plan.placements:
         _check_placement(state, plan, placement, job)
+    if job is not None and state.allocations.groups.stateful:
+        _check_instances(state, plan, job)
     try:
         check_deployment(state, plan)
     except StaleDeploymentError as err:
@@ -202,6 +205,15 @@ def _stops_left(
         for stop in plan.stops
     ]
     return tuple([stop for stop in stops if stop.rows])
+
+
+def _check_instances(state: State, plan: SubmitPlan, job: Job) -> None:
+    """Refuse a second instance of an index of a stateful group. What is declared lost was checked as such."""
+    lost = frozenset(row for stop in plan.stops if stop.client_status for row in stop.rows)
+    second = second_instance(state, job, plan.placements, lost)
+    if second is not None:
+        group, index = second
+        raise _Refused("stale", f"index {index} of group {group!r} may still run elsewhere")
 
 
 def _check_canaries(state: State, placement: GroupPlacement) -> None:

@@ -4,7 +4,8 @@ Decided by the node's status, log time and the group's `disconnect` block in its
 plan applier both use this module, so they cannot disagree.
 
 Everything on a node that is down or forgotten is lost. On a disconnected node it is unknown until `lost_after`, because
-the node may return. With `replace = false` an unknown allocation keeps its place as long as the node exists.
+the node may return. With `replace = false` an unknown allocation keeps its place as long as the node exists. What is
+stateful is lost only where it surely runs no more (stateful_allocs.py), whether it is to stop or not.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from schemas.jobs import Disconnect
 from shared.core.columns import Mask, Rows
+from shared.core.scheduling.reconcile.stateful_allocs import is_stateful, is_surely_gone
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import RUN, RUNNING, UNKNOWN
 from shared.core.state.tables.fleet import DISCONNECTED, DOWN
@@ -27,11 +29,15 @@ def is_lost(state: State, rows: Rows) -> Mask:
     nodes = table.node[rows]
     live, status = fleet.live[nodes], fleet.status[nodes]
     gone: Mask = ~live | np.equal(status, DOWN) | np.equal(status, DISCONNECTED)
+    away = gone.copy() if table.groups.stateful else gone
     unknown = gone & live & np.equal(table.client[rows], UNKNOWN)
     if unknown.any():
         for ref in np.unique(table.group[rows[unknown]]).tolist():
             of_ref = unknown & (table.group[rows] == ref)
             gone[of_ref] = _is_expired(state, disconnect_of(state, ref), rows[of_ref])
+    if table.groups.stateful and away.any():
+        held = away & is_stateful(state, rows)
+        gone[held] = is_surely_gone(state, rows[held])
     return gone
 
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from schemas.base import DeploymentKey
+from schemas.evaluations import Waiting
 from schemas.jobs import FINITE_JOB_TYPES, GroupSpec, ReschedulePolicy
 from schemas.plans import GroupSize, InPlace, Stops
 from shared.core.columns import Mask, Rows
@@ -94,6 +95,8 @@ class ReconcileResult(msgspec.Struct, frozen=True, eq=False):
     requests: tuple[PlacementRequest, ...]
     #: groups of which the deployment has other numbers.
     sizes: tuple[GroupSize, ...] = ()
+    #: groups of which some wait for their turn, and why.
+    waits: tuple[tuple[GroupSpec, Waiting], ...] = ()
 
 
 _NOTHING = ReconcileResult((), (), ())
@@ -462,6 +465,10 @@ class Reconciler:
                 chain = self.state.allocations.chains.get(int(self.state.allocations.key[row]), ())
                 due[position] = reschedule_delay_ns(policy, chain, self.state.t_ns) is not None
         return due
+
+    def is_due(self, job: Job, group: GroupSpec, row: Rows) -> bool:
+        """Tell whether one failed row may be replaced now. Shape: row (1,)."""
+        return bool(self._is_due(job, group, row, np.ones(1, dtype=bool))[0])
 
     def _newer_policy(self, job: Job, group: GroupSpec, row: int) -> ReschedulePolicy | None:
         """The reschedule policy of a group, where a row failed under another one; None: it is the same."""

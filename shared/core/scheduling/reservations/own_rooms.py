@@ -132,9 +132,17 @@ def own_wait(count: int) -> Waiting:
 
 
 def rooms_to_give_up(
-    state: State, job: Job, placements: Sequence[GroupPlacement], stops: Sequence[Stops]
+    state: State,
+    job: Job,
+    placements: Sequence[GroupPlacement],
+    stops: Sequence[Stops],
+    *,
+    keeping: Sequence[str] = (),
 ) -> tuple[Stops, ...]:
-    """Give kept rooms up that no replacement took, where nothing of the group is still to end."""
+    """Give kept rooms up that no replacement took, where nothing of the group is still to end.
+
+    Groups in `keeping` have replacements whose turn has not come.
+    """
     table = state.allocations
     rows = rooms_of(state, job)
     if not len(rows):
@@ -146,6 +154,7 @@ def rooms_to_give_up(
     ending = mine[table.predecessors.holds(table.key[mine]) & ~TERMINAL[table.client[mine]]]
     ending = ending[table.desired[ending] == STOP]
     names = [table.groups.names[ref] for ref in table.group[ending].tolist()]
+    names += keeping
     kept = [row for row in left.tolist() if table.groups.names[table.group[row]] not in names]
     if not kept:
         return ()

@@ -284,6 +284,7 @@ _FLEET = ObjectCodec(
         "drains": DictCodec(int, int),
         "drain_terms": DictCodec(int, DrainTerms),
         "drained": DictCodec(int, DrainEnd),
+        "confirmed_dead": DictCodec(int, None),
         "operator_meta": DictCodec(NodeId, dict[str, str | None]),
         "_spec_hash": ColumnCodec("u8"),
         "_slots_hash": ColumnCodec("u8"),
@@ -292,7 +293,7 @@ _FLEET = ObjectCodec(
     derived=("_hashes", "_ready", "_pool_sizes"),
     rows=lambda table: table._pool.high,
     settle=_touch_all,
-    later=("drain_terms", "drained"),
+    later=("drain_terms", "drained", "confirmed_dead"),
 )
 
 
@@ -325,6 +326,7 @@ _GROUPS = ObjectCodec(
         "extras": MsgpackCodec(list[ExtraAsks | None]),
         "priority": _ROWS,
         "held": _NUMBERS,
+        "stateful": DictCodec(int, None),
         "newest": DictCodec(JobId, int),
         "_of_job": DictCodec(JobId, list[GroupKey], pack=list, unpack=tuple),
         "_pool": _POOL,
@@ -332,6 +334,7 @@ _GROUPS = ObjectCodec(
     derived=("_refs", "_bare"),
     rows=lambda groups: groups._pool.high,
     settle=_settle_groups,
+    later=("stateful",),
     shown={
         "ref_of": lambda groups: groups.ref_of,
         "newest": lambda groups: {job_id: groups.newest(job_id) for job_id in _known(groups)},

@@ -13,6 +13,7 @@ from schemas.base import NodeId
 from schemas.envelope import ENCODER
 from schemas.nodes import (
     NODE_STATUSES,
+    NodeConfirmedDead,
     NodeDrainChanged,
     NodeDrained,
     NodeEligibilityChanged,
@@ -99,6 +100,8 @@ class FleetTable(EventConsumer):
         self.drain_terms: dict[int, DrainTerms] = {}
         #: rows whose drain is complete, until an operator changes their eligibility or drains them again.
         self.drained: dict[int, DrainEnd] = {}
+        #: rows of which an operator says that nothing runs there any more, until the node is heard of again.
+        self.confirmed_dead: dict[int, None] = {}
         #: what operators say of nodes beside their agents; None: what the agent says under this key does not count.
         self.operator_meta: dict[NodeId, dict[str, str | None]] = {}
         self._spec_hash = np.zeros(0, dtype=np.uint64)
@@ -126,6 +129,7 @@ class FleetTable(EventConsumer):
             NodeDrainChanged: self._drain,
             NodeDrained: self._end_drain,
             NodeMetaChanged: self._say,
+            NodeConfirmedDead: self._confirm_death,
             NodesCollected: self._collect,
             PoolDeclared: self._declare,
             NodeRefused: self._refuse,
@@ -142,6 +146,8 @@ class FleetTable(EventConsumer):
         rows = np.asarray(event.rows, dtype=np.int32)
         self.status[rows] = STATUS_CODE[event.status]
         self._heard(event.rows)
+        if event.status == "ready":
+            self._revive(event.rows)
         if event.since_ns:
             self.silent_ns.update(dict.fromkeys(event.rows, event.since_ns))
         self._changed(rows, seq)
@@ -199,6 +205,8 @@ class FleetTable(EventConsumer):
             text += b"terms" + ENCODER.encode(sorted(self.drain_terms.items()))
         if self.drained:
             text += b"drained" + ENCODER.encode(sorted(self.drained.items()))
+        if self.confirmed_dead:
+            text += b"dead" + ENCODER.encode(sorted(self.confirmed_dead))
         if self.operator_meta:
             text += b"meta" + ENCODER.encode(sorted(self.operator_meta.items()))
         return blake2b(text, digest_size=8).hexdigest()
@@ -230,6 +238,7 @@ class FleetTable(EventConsumer):
         self.capacity[row] = (spec.cpu_mhz, spec.memory_mib, spec.disk_mib)
         self.status[row] = READY
         self._heard((row,))
+        self._revive((row,))
         self._classify(row)
         identity = ENCODER.encode((spec, event.host_id, event.boot_id))
         digest = blake2b(identity, digest_size=8).digest()
@@ -270,6 +279,15 @@ class FleetTable(EventConsumer):
         self._forget_drain(event.row)
         self.drained[event.row] = end
         self._changed(np.asarray([event.row], dtype=np.int32), seq)
+
+    def _confirm_death(self, event: NodeConfirmedDead, seq: int) -> None:
+        self.confirmed_dead[event.row] = None
+        self._changed(np.asarray([event.row], dtype=np.int32), seq)
+
+    def _revive(self, rows: Iterable[int]) -> None:
+        if self.confirmed_dead:
+            for row in rows:
+                self.confirmed_dead.pop(row, None)
 
     def _forget_drain(self, row: int) -> None:
         self.drains.pop(row, None)
@@ -356,6 +374,7 @@ class FleetTable(EventConsumer):
             del self.row_of[node_id]
             self._add_to_pool(self.specs[row].node_pool, -1)
             self._forget_drain(row)
+            self.confirmed_dead.pop(row, None)
             self.operator_meta.pop(node_id, None)
             for key in [key for key in self.declared if key[0] == node_id]:
                 del self.declared[key]
