@@ -58,6 +58,8 @@ from services.agent.inputs.templates.handler import TemplateHandler, task_view
 from services.agent.inputs.templates.service_directory import ServiceDirectory
 from services.agent.inputs.templates.settings import TemplateSettings, template_settings
 from services.agent.inputs.templates.variable_directory import VariableDirectory
+from services.agent.network.group_networks import GroupNetworks
+from services.agent.network.settings import BridgeSettings, bridge_settings
 from services.agent.node_reconciler import AgentLimits
 from services.agent.node_rpc.server import NodeRpcServer
 from services.agent.role import Agent
@@ -246,9 +248,17 @@ def _input_handlers(
     return {found.kind: found, **handlers}
 
 
-def _retire(home: DataDir, drivers: Mapping[str, Driver]) -> int:
+def _networks(
+    settings: BridgeSettings, home: DataDir, drivers: Mapping[str, Driver]
+) -> GroupNetworks:
+    pause = getattr(drivers.get("docker"), "pause", None)
+    return GroupNetworks(top=home.top, host_id=home.host_id, settings=settings, pause=pause)
+
+
+def _retire(home: DataDir, drivers: Mapping[str, Driver], networks: GroupNetworks) -> int:
     """End everything that runs of this directory; returns the exit code."""
     count = _end_rest(home, drivers)
+    networks.remove_all()
     for driver in drivers.values():
         if (sweep := getattr(driver, "sweep_all", None)) is not None:
             count += sweep()
@@ -312,7 +322,7 @@ def host_networks(text: str) -> dict[str, str]:
 def _finder(
     own: AgentSettings,
     home: DataDir,
-    directories: AllocDirs,
+    parts: tuple[AllocDirs, GroupNetworks],
     drivers: Mapping[str, Driver],
     *,
     offers: Sequence[HostVolumes | SecretPlugins | TemplateSettings | NodeDns],
@@ -333,7 +343,7 @@ def _finder(
         return agent_share(spec, own)
 
     return FingerprintRefresher(
-        (directories, *drivers.values(), *_plugins(own)),
+        (*parts, *drivers.values(), *_plugins(own)),
         facts=lambda: read_facts(home.top),
         pools=lambda: read_pools(Path(own.pools)) if own.pools else (),
         compose=compose,
@@ -366,15 +376,23 @@ def _given(own: AgentSettings, home: DataDir, spec: NodeSpec) -> dict[str, objec
     }
 
 
+def port_range(own: AgentSettings) -> tuple[int, int]:
+    """Return the first and last port that the cluster may pick of this agent's node."""
+    shares = max(own.shares, 1)
+    width = max(own.port_max - own.port_min + 1, 0)
+    last = own.port_min + width * (own.share + 1) // shares - 1
+    return own.port_min + width * own.share // shares, last
+
+
 def agent_share(spec: NodeSpec, own: AgentSettings) -> NodeSpec:
     """Say what of the machine is this agent's: what the settings say, else its share."""
     shares = max(own.shares, 1)
-    width = max(own.port_max - own.port_min + 1, 0)
+    port_min, port_max = port_range(own)
     return msgspec.structs.replace(
         spec,
         pools=split_cores(spec.pools, own.share, shares),
-        port_min=own.port_min + width * own.share // shares,
-        port_max=own.port_min + width * (own.share + 1) // shares - 1,
+        port_min=port_min,
+        port_max=port_max,
         reserved_ports=parse_ranges(own.reserved_ports, f"{_PREFIX}RESERVED_PORTS", PORT_MAX),
         cpu_mhz=own.cpu_mhz or spec.cpu_mhz // shares,
         memory_mib=own.memory_mib or spec.memory_mib // shares,
@@ -457,8 +475,9 @@ def main() -> int:
         settings = run_as(own.run_as, settings)
         home = DataDir(Path(own.data_dir), own.node_id)
         drivers = _drivers(own, home)
+        networks = _networks(bridge_settings(os.environ, port_range(own)), home, drivers)
         if own.retire:
-            return _retire(home, drivers)
+            return _retire(home, drivers, networks)
         end_orphans(home, _groups(drivers, home))
         directories = AllocDirs(home.top, memory=own.secrets_memory)
         templated, data = template_settings(os.environ), ClusterData(own.node_id, dns)
@@ -466,7 +485,8 @@ def main() -> int:
         handlers = _input_handlers(
             home, drivers, templated, settings.nats_url, data=data, plugins=plugins
         )
-        finder = _finder(own, home, directories, drivers, offers=(volumes, templated, plugins, dns))
+        offers = (volumes, templated, plugins, dns)
+        finder = _finder(own, home, (directories, networks), drivers, offers=offers)
         spec = finder.find()
         agent, given = _agent(own, home, spec), _given(own, home, spec)
         data.agent = agent
@@ -486,6 +506,7 @@ def main() -> int:
             directories=directories,
             handlers=handlers,
             volumes=volumes,
+            networks=networks,
         )
         executors.append(executor)
         return executor.performers()

@@ -19,6 +19,7 @@ from services.agent.tasks.environment import with_operator_meta
 from services.agent.tasks.health_monitor import HealthMonitor
 from services.agent.tasks.input_monitor import InputMonitor
 from services.agent.tasks.job_spec_cache import JobSpecCache
+from services.agent.tasks.network_monitor import NetworkMonitor
 from services.agent.tasks.resolved_group import RESOLVED_GROUP_DECODER, ResolvedGroup, resolve_group
 from services.agent.tasks.runtime_state import AllocRuntime
 from services.agent.tasks.supervisor import AgentStep, Supervisor, limit_logs
@@ -27,6 +28,7 @@ from shared.core.runtime.agent_messages import (
     AllocKept,
     Answer,
     Ask,
+    CheckChanged,
     ClusterKept,
     HealthKept,
     JournalEntry,
@@ -41,6 +43,7 @@ from shared.core.runtime.desired_allocs import (
     read_desired_allocs,
 )
 from shared.core.runtime.messages import Ack, Message, Stop
+from shared.core.runtime.network_messages import NetworkFailed, NetworkLost, NetworkReady
 from shared.errors import CommandInvalid
 from shared.protocol import subjects
 
@@ -116,6 +119,7 @@ class NodeReconciler:
         self.health = HealthMonitor(reports, self.allocs, boot=kernel_boot)
         self.checks = CheckMonitor(reports, supervisor, self.allocs)
         self.inputs = InputMonitor(reports, supervisor, self.allocs)
+        self.networks = NetworkMonitor(reports, supervisor, self.allocs)
         #: allocations that wait for the allocation whose data they inherit.
         self._heirs: set[int] = set()
         #: ended and forgotten under a log that was lost: the restored one may want them.
@@ -161,6 +165,7 @@ class NodeReconciler:
                     alloc = self.allocs.setdefault(entry.alloc.key, AllocRuntime(entry.alloc))
                     alloc.desired = entry.alloc
                     alloc.first_ns, alloc.end = entry.first_ns, entry.end
+                    alloc.address, alloc.network_lost = entry.address, entry.network_lost
                     alloc.held = True
                     alloc.stopping = entry.alloc.desired != "run"
                     if bytes(entry.plan) != b"{}":
@@ -189,6 +194,7 @@ class NodeReconciler:
             turn.keep(alloc.kept(), *(task.kept(alloc.key) for task in alloc.tasks.values()))
         for alloc in self.allocs.values():
             self._reports.touch(alloc.key)
+            self.networks.adopt(alloc, turn)
             self._supervisor.recover(alloc, turn)
             if alloc.stopping:
                 self._supervisor.stop(alloc, "stop was ordered before the restart", turn)
@@ -486,10 +492,20 @@ class NodeReconciler:
 
     def update_health(self, turn: AgentStep) -> None:
         """Follow inputs, checks and health of what changed, once all messages of a step are taken."""
+        self.networks.sync(self._supervisor.changed, turn)
         changed, self._supervisor.changed = self._supervisor.changed, {}
         self.inputs.sync(changed, turn)
         self.checks.sync({**changed, **self._supervisor.changed}, turn)
         self.health.update({**changed, **self._supervisor.changed}, turn)
+
+    def take_change(
+        self, event: CheckChanged | NetworkReady | NetworkFailed | NetworkLost, turn: AgentStep
+    ) -> None:
+        """Take what a check says now, or how the network of a group is."""
+        if isinstance(event, CheckChanged):
+            self.checks.changed(event, turn)
+        else:
+            self.networks.take(event, turn)
 
     # ---- room ----
 

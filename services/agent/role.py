@@ -51,6 +51,7 @@ from shared.core.runtime.messages import (
     Source,
     Timer,
 )
+from shared.core.runtime.network_messages import NetworkFailed, NetworkLost, NetworkReady
 from shared.core.runtime.role import Input
 from shared.protocol import subjects
 
@@ -136,6 +137,7 @@ class Agent:
         self._plan_look(turn)
         self._desired.make_room(turn)
         self._desired.forget_ended(turn)
+        self._desired.networks.sync(self._supervisor.changed, turn)
         self._end.update(turn)
         self._report(turn)
         return turn.effects()
@@ -192,8 +194,8 @@ class Agent:
                 measured = self._desired.allocs.get(one.key)
                 if measured is not None:
                     self._supervisor.disk_used(measured, one, turn)
-            case CheckChanged():
-                self._desired.checks.changed(one, turn)
+            case CheckChanged() | NetworkReady() | NetworkFailed() | NetworkLost():
+                self._desired.take_change(one, turn)
             case NodeFound():
                 self._desired.node_found(one.spec)
             case EndTasks():

@@ -36,6 +36,8 @@ from services.agent.inputs.secrets.plugins import SecretPlugins
 from services.agent.inputs.templates.handler import TemplateHandler, task_view
 from services.agent.inputs.templates.service_directory import ServiceSource
 from services.agent.inputs.templates.variable_directory import VariableSource
+from services.agent.network.group_networks import GroupNetworks
+from services.agent.network.settings import BridgeSettings
 from services.agent.node_reconciler import AgentLimits
 from services.agent.role import Agent
 from shared.bus.process.settings import configure_logging
@@ -96,6 +98,7 @@ class Node:
         tokens: TokenSource | None = None,
         variables: VariableSource | None = None,
         inputs: Callable[[DataDir], Iterable[InputHandler]] = lambda _home: (),
+        bridge: BridgeSettings | None = None,
         **settings: Any,
     ) -> None:
         self.home = DataDir(top, NODE)
@@ -120,12 +123,21 @@ class Node:
         plugins = SecretPlugins(str(top.absolute().parent / "plugins"))
         secrets = SecretHandler(plugins, variables=variables)
         handlers: list[InputHandler] = [self.identities, templates, secrets, *inputs(self.home)]
+        pause = getattr(by_name.get("docker"), "pause", None)
+        self.networks = GroupNetworks(
+            top=self.home.top,
+            host_id=self.home.host_id,
+            settings=bridge or BridgeSettings(enabled=False),
+            pause=pause,
+        )
+        attributes = self.networks.fingerprint()
         self.edge = TaskExecutor(
             home=self.home,
             drivers=by_name,
             inject=self.put,
             directories=self.directories,
             handlers={one.kind: one for one in handlers},
+            networks=self.networks,
         )
         self._performers = {**self.edge.performers(), Ask: self._answer}
         self.agent = Agent(
@@ -133,7 +145,7 @@ class Node:
             instance="i1",
             host_id=self.home.host_id,
             boot_id=self.home.boot_id,
-            spec=NodeSpec(node_id=NODE, name="one"),  # type: ignore[arg-type]
+            spec=NodeSpec(node_id=NODE, name="one", attributes=attributes),  # type: ignore[arg-type]
             journal=self.home.journal.entries,
             settings=AgentLimits(**settings),
         )
@@ -232,7 +244,8 @@ def _isolated(home: DataDir) -> list[Driver]:
 async def _serve(top: Path) -> None:
     more = _isolated if "--isolated" in sys.argv else lambda _home: ()
     spec = json.loads((top / "job.json").read_text())
-    node = Node(top, spec, more=more, tokens=FileTokens(top / "tokens.json"))
+    bridge = BridgeSettings() if "--bridge" in sys.argv else None
+    node = Node(top, spec, more=more, tokens=FileTokens(top / "tokens.json"), bridge=bridge)
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=1 << 22)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

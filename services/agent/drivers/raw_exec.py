@@ -30,6 +30,7 @@ from services.agent.drivers.process.driver import (
     prune_runs,
 )
 from services.agent.drivers.process.run_record import ProcessRun, group_name
+from services.agent.network.places import NetworkPlaces, namespace_of
 from shared.core.runtime.agent_messages import TaskLaunch
 from shared.jobspec.drivers.exec import read_raw_exec
 
@@ -93,7 +94,7 @@ class RawExecDriver(ProcessDriver):
             argv=encode_arguments((_resolve(options.command, env, places.task), *options.args)),
             env=encode_environment(env),
             work_dir=os.fsencode(places.task / options.work_dir),
-            jail=self._jail_in(run.directory),
+            jail=self._in_group(self._jail_in(run.directory), run, launch),
             groups=self._group_of(run.directory),
         )
 
@@ -109,10 +110,20 @@ class RawExecDriver(ProcessDriver):
         entries = tuple(self.groups.entries(group_name(directory)))
         return msgspec.structs.replace(self._jail, cgroup_entries=entries)
 
+    @staticmethod
+    def _in_group(jail: Jail, run: DriverRun, launch: TaskLaunch) -> Jail:
+        """Let a run enter the network namespace of its group, where it has one; its files are the node's all the same."""
+        if not launch.network.address:
+            return jail
+        namespace = NetworkPlaces(run.places.top, run.alloc_id).namespace
+        return msgspec.structs.replace(jail, network=str(namespace))
+
     def jail_of(self, handle: ProcessRun) -> Jail:
-        """A command beside a task joins its cgroup, where it has one: it ends with the task."""
+        """A command beside a task joins its cgroup, where it has one: it ends with the task; and its network."""
         is_held = self.groups is not None and self.groups.exists(group_name(handle.directory))
-        return self._jail_in(handle.directory) if is_held else Jail(plain=True)
+        jail = self._jail_in(handle.directory) if is_held else Jail(plain=True)
+        namespace = namespace_of(handle.directory)
+        return msgspec.structs.replace(jail, network=str(namespace)) if namespace.exists() else jail
 
 
 def _resolve(command: str, env: dict[str, str], directory: Path) -> str:

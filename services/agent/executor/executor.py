@@ -38,6 +38,8 @@ from services.agent.host_volumes import HostVolumes
 from services.agent.inputs.input_handler import InputHandler
 from services.agent.inputs.input_runner import InputRunner, refused
 from services.agent.inputs.secrets.filled_inputs import Values, missing_key
+from services.agent.network.group_networks import GroupNetworks
+from services.agent.network.settings import BridgeSettings
 from services.agent.safe_open import open_below
 from shared.core.runtime.agent_messages import (
     AgentInput,
@@ -65,6 +67,7 @@ from shared.core.runtime.agent_messages import (
     WatchInputs,
     WriteJournal,
 )
+from shared.core.runtime.network_messages import PrepareNetwork
 
 #: A driver's answer to start and recover is awaited this long; docker pulls have their own limit within it.
 DRIVER_TIMEOUT_S = 300.0
@@ -92,10 +95,15 @@ class TaskExecutor:
         directories: AllocDirs | None = None,
         handlers: Mapping[str, InputHandler] | None = None,
         volumes: HostVolumes | None = None,
+        networks: GroupNetworks | None = None,
     ) -> None:
         self._home = home
         self._directories = directories or AllocDirs(home.top)
         self._volumes = volumes or HostVolumes({})
+        self._networks = networks or GroupNetworks(
+            top=home.top, host_id=home.host_id, settings=BridgeSettings(enabled=False)
+        )
+        self._networks.tell = self._inject
         self._inputs = InputRunner(home, self._directories, handlers)
         self._drivers = dict(drivers)
         for driver in drivers.values():
@@ -137,6 +145,7 @@ class TaskExecutor:
             WatchChecks: self._checks.watch,
             WatchInputs: lambda effect: self._inputs.watch(effect, self._inject),
             RunChangeScript: self._scripts.run,
+            PrepareNetwork: self._networks.prepare,
             TasksEnded: lambda _: self.tasks_ended.set(),
         }
 
@@ -170,6 +179,7 @@ class TaskExecutor:
         await self._checks.close()
         await self._scripts.close()
         await self._inputs.close()
+        await self._networks.close()
         for task in list(self._work):
             task.cancel()
         await asyncio.gather(*self._work, return_exceptions=True)
@@ -241,6 +251,7 @@ class TaskExecutor:
         _log.info("allocation.ended", **self._story.names(effect.key))
         self._inputs.forget(effect.alloc_id)
         self._spawn("call", self._bounded(self._close_alloc(effect.alloc_id), effect.alloc_id))
+        self._spawn("call", self._networks.end(effect.alloc_id))
 
     def _remove(self, effect: RemoveAlloc) -> None:
         work = asyncio.to_thread(self._directories.remove, effect.alloc_id)
@@ -248,6 +259,7 @@ class TaskExecutor:
 
     def _sweep(self, effect: SweepAllocs) -> None:
         # Named before anything new can be there; an allocation that was forgotten never comes back.
+        self._networks.sweep(effect.kept)
         names = self._directories.strangers(effect.kept)
         if names:
             _log.info("directories.swept", count=len(names))

@@ -147,7 +147,7 @@ class CheckMonitor:
     ) -> CheckSpec:
         assert alloc.plan is not None
         node = self._supervisor.node
-        env = task_environment(alloc.desired, alloc.plan, task, node)
+        env = task_environment(alloc.desired, alloc.plan, task, node, address=alloc.address)
         values = {**node_variables(node), **env}
         port, address = 0, node.attributes.get(task_resources.IP_ATTRIBUTE) or "127.0.0.1"
         if number := port_number(check.port):

@@ -87,8 +87,12 @@ def task_environment(
     node: NodeSpec,
     *,
     failed: TaskRuntime | None = None,
+    address: str = "",
 ) -> dict[str, str]:
-    """Build the variables of a task; its own `env` block wins. `failed`: the failed task, for a postfail task."""
+    """Build the variables of a task; its own `env` block wins. `failed`: the failed task, for a postfail task.
+
+    `address`: of the group in its network namespace, in mode bridge.
+    """
     ours = {
         "NOMAD_ALLOC_ID": alloc.alloc_id,
         "NOMAD_SHORT_ALLOC_ID": alloc.alloc_id[:8],
@@ -113,9 +117,8 @@ def task_environment(
     if cores := task_resources.task_cores(alloc, task):
         ours["NOMAD_CPU_CORES"] = task_resources.format_cores(cores)
     ports = task_resources.task_ports(alloc, plan, task)
-    ours |= task_resources.port_variables(
-        ports, task.driver, node, task_resources.port_addresses(plan, node)
-    )
+    addresses = task_resources.port_addresses(plan, node)
+    ours |= task_resources.port_variables(ports, task.driver, node, addresses, own=address)
     ours |= task_resources.device_variables(task_resources.task_devices(alloc, task), node)
     if task.hook == "postfail" and failed is not None:
         ours |= _failure_variables(failed)
@@ -159,12 +162,10 @@ def task_launch(
     node: NodeSpec,
     *,
     failed: TaskRuntime | None = None,
+    address: str = "",
 ) -> TaskLaunch:
     """Build what a driver needs. Raises msgspec.DecodeError when the driver's options are not JSON."""
-    env = task_environment(alloc, plan, task, node, failed=failed)
-    network = task_resources.task_network(plan, task, node)
-    if plan.stateful and not network.hostname:
-        network = msgspec.structs.replace(network, hostname=instance_hostname(alloc))
+    env = task_environment(alloc, plan, task, node, failed=failed, address=address)
     values = {**node_variables(node), **env}
     config = interpolate_json(msgspec.json.decode(task.config), values)
     return TaskLaunch(
@@ -179,7 +180,7 @@ def task_launch(
         shared_ports=tuple(sorted(task_resources.shared_labels(plan))),
         devices=task_resources.task_devices(alloc, task),
         device_paths=task_resources.task_device_paths(alloc, task, node),
-        network=_resolved_dns(network, values),
+        network=resolved_dns(alloc_network(alloc, plan, node, address), values),
         names=TaskNames(
             job=alloc.job_id,
             group=alloc.group,
@@ -203,7 +204,17 @@ def task_launch(
     )
 
 
-def _resolved_dns(network: TaskNetwork, values: Mapping[str, str]) -> TaskNetwork:
+def alloc_network(
+    alloc: DesiredAlloc, plan: ResolvedGroup, node: NodeSpec, address: str = ""
+) -> TaskNetwork:
+    """Say what an allocation's group says of its network. `address`: in its namespace, in mode bridge."""
+    network = task_resources.group_network(plan, node, address)
+    if plan.stateful and not network.hostname:
+        network = msgspec.structs.replace(network, hostname=instance_hostname(alloc))
+    return network
+
+
+def resolved_dns(network: TaskNetwork, values: Mapping[str, str]) -> TaskNetwork:
     """Resolve references in what the group says of DNS; what this node lacks is left out."""
 
     def resolved(texts: tuple[str, ...]) -> tuple[str, ...]:

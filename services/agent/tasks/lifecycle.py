@@ -20,6 +20,7 @@ DONE = "done"
 EXPIRED = "expired"
 SILENCE = "silence"
 DISK = "disk"
+NETWORK = "network"
 ORDERED = "order"
 #: with this life of the agent: the next one takes the end back and continues (`agent_end.py`).
 AGENT = AGENT_END_CAUSE
@@ -189,9 +190,9 @@ def _tasks_after_body(alloc: AllocRuntime) -> list[TaskRuntime]:
 
 
 def _runs_after_body(alloc: AllocRuntime) -> bool:
-    """Say whether there is anything to look after: a task ran, and its time was not simply up."""
-    is_expired = alloc.end is not None and alloc.end.cause == EXPIRED
-    return not is_expired and any(task.run for task in alloc.body())
+    """Say whether there is anything to look after: a task ran, its time was not simply up, and it has its network."""
+    is_cut = alloc.end is not None and alloc.end.cause in (EXPIRED, NETWORK)
+    return not is_cut and any(task.run for task in alloc.body())
 
 
 def _failed_mains(alloc: AllocRuntime) -> list[TaskRuntime]:

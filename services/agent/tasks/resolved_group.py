@@ -4,8 +4,7 @@ Decides which fields of Nomad's JSON matter on a node. Must not know how a drive
 in the agent's own journal (`AllocKept.plan`), so that tasks start again without the bus. Next: `environment.py`.
 """
 
-import contextlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,7 +22,6 @@ from shared.errors import CommandInvalid
 from shared.jobspec.checks.unsupported_fields import ACCEPTED_UNBUILT
 from shared.jobspec.checks.volumes import mount_place
 from shared.jobspec.compile.group_ask import InstanceRanges, task_instance_ranges
-from shared.jobspec.drivers.registry import driver_traits
 from shared.jobspec.nomad.defaults import resolve_health, resolve_restart
 from shared.jobspec.nomad.job import JOB_DECODER, JobSpec, TaskGroup, TaskSpec, merged_meta
 from shared.jobspec.nomad.placement import Dns, Network
@@ -112,8 +110,6 @@ class ResolvedPort(Wire, frozen=True, kw_only=True):
     shared: bool = False
     #: name of the node's network that it is in; empty: all.
     host_network: str = ""
-    #: in mode bridge: the task that publishes it because none names it.
-    publisher: str = ""
 
 
 class ResolvedNetwork(Wire, frozen=True, kw_only=True):
@@ -227,7 +223,6 @@ def resolve_group(spec: bytes, group: str, origin: JobOrigin = NO_ORIGIN) -> Res
 
 def _ports(group: TaskGroup) -> tuple[ResolvedPort, ...]:
     """List all ports. The order of the picked ones is that of shared/jobspec/compile/ports.py."""
-    publisher, named = _port_publisher(group)
     owners: list[tuple[str, Network]] = [("", network) for network in group.networks]
     for task in group.tasks:
         owners += [(task.name, network) for network in task.resources.networks]
@@ -239,7 +234,6 @@ def _ports(group: TaskGroup) -> tuple[ResolvedPort, ...]:
             task=owner,
             shared=port.ignore_collision,
             host_network=port.host_network,
-            publisher=publisher if not owner and port.label not in named else "",
         )
         for owner, network in owners
         for is_static, ports in ((True, network.reserved_ports), (False, network.dynamic_ports))
@@ -271,26 +265,6 @@ def _network(group: TaskGroup) -> ResolvedNetwork:
         dns_searches=dns.searches,
         dns_options=dns.options,
     )
-
-
-class _DockerPorts(msgspec.Struct):
-    ports: Any = ()
-    port_map: Any = ()
-
-
-def _port_publisher(group: TaskGroup) -> tuple[str, frozenset[str]]:
-    """Say which tasks publish a port that no container names; in Nomad's bridge mode the group does."""
-    boxes = [task for task in group.tasks if driver_traits(task.driver).publishes_ports]
-    mains = [task.name for task in boxes if task.lifecycle is None]
-    if not group.networks or group.networks[0].mode != "bridge" or not mains:
-        return "", frozenset()
-    named: set[str] = set()
-    for task in boxes:
-        with contextlib.suppress(msgspec.MsgspecError):
-            said = msgspec.json.decode(task.config, type=_DockerPorts)
-            for part in (said.ports, said.port_map):
-                named |= {one for one in part if isinstance(one, str)} if part else set()
-    return mains[0], frozenset(named)
 
 
 def _on_success(job: JobSpec, task: TaskSpec) -> bool:

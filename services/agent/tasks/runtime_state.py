@@ -19,7 +19,7 @@ from shared.core.runtime.desired_allocs import DesiredAlloc
 EVENTS_MAX = 10
 _NO_CHECKS: Mapping[str, str] = MappingProxyType({})
 #: Causes of an end that this node decided alone, with the work not done.
-FAILED_END_CAUSES = ("silence", "disk")
+FAILED_END_CAUSES = ("silence", "disk", "network")
 #: Hooks of tasks that run at the end of the others; their result does not change the allocation's status.
 END_HOOKS = ("prestop", "postfail", "poststop")
 #: Cause of an end that is this life of the agent's alone.
@@ -56,6 +56,18 @@ NEXT_PHASES = {
     # A step of a chain runs again when a later step fails.
     TaskPhase.DEAD: frozenset({TaskPhase.IDLE}),
 }
+
+
+class NetworkPhase(Enum):
+    """Where the network of a group in mode bridge stands."""
+
+    #: it has none, or none was needed yet.
+    NONE = "none"
+    #: a task waits for it; PrepareNetwork is sent at the end of the step.
+    WANTED = "wanted"
+    #: PrepareNetwork is not answered yet.
+    PREPARING = "preparing"
+    READY = "ready"
 
 
 class TaskRuntime:
@@ -243,6 +255,11 @@ class AllocRuntime:
         self.health: HealthKept | None = None
         #: by name, the checks of what runs.
         self.checks: dict[str, CheckState] = {}
+        #: its address on the node's bridge, with the length of its prefix; empty: none was chosen.
+        self.address = ""
+        self.network = NetworkPhase.NONE
+        #: tasks may run in a namespace that is lost, until they have ended.
+        self.network_lost = False
 
     @property
     def key(self) -> int:
@@ -320,7 +337,12 @@ class AllocRuntime:
     def kept(self, plan: bytes = b"{}") -> AllocKept:
         """The allocation as the journal keeps it; without `plan` the one there stays."""
         return AllocKept(
-            alloc=self.desired, plan=msgspec.Raw(plan), first_ns=self.first_ns, end=self.end
+            alloc=self.desired,
+            plan=msgspec.Raw(plan),
+            first_ns=self.first_ns,
+            end=self.end,
+            address=self.address,
+            network_lost=self.network_lost,
         )
 
     def _checks_by_task(self) -> dict[str, dict[str, str]]:

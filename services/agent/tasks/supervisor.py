@@ -10,6 +10,7 @@ from schemas.nodes import NodeSpec
 from services.agent.reports import Reports
 from services.agent.tasks import lifecycle
 from services.agent.tasks.environment import log_limits, task_launch
+from services.agent.tasks.group_network import must_wait
 from services.agent.tasks.restart_policy import decide_restart
 from services.agent.tasks.runtime_state import AllocRuntime, TaskPhase, TaskRuntime
 from services.agent.tasks.task_inputs import missing_inputs, task_inputs
@@ -110,7 +111,9 @@ def compose_run(
     """Compose what a run of a task is given. Raises msgspec.DecodeError."""
     assert alloc.plan is not None
     failed = lifecycle.failed_main(alloc)
-    launch = task_launch(alloc.desired, alloc.plan, task.plan, node, failed=failed)
+    launch = task_launch(
+        alloc.desired, alloc.plan, task.plan, node, failed=failed, address=alloc.address
+    )
     return launch, task_inputs(alloc.plan, task.plan, launch.env, node)
 
 
@@ -360,6 +363,8 @@ class Supervisor:
             else:
                 self.restart(alloc, task, turn)
         starts = [] if self.is_killing else lifecycle.tasks_to_start(alloc)
+        if starts and must_wait(alloc):
+            starts = []
         for task in starts:
             self._start(alloc, task, turn)
         stops = lifecycle.tasks_to_stop(alloc, turn.now_ns)

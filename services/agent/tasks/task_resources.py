@@ -21,6 +21,8 @@ IP_ATTRIBUTE = "unique.network.ip-address"
 HOST_NETWORK = "host_network."
 #: Of a pool: device files that go with every instance.
 PATHS_ATTRIBUTE = "device_paths"
+#: Of a group in mode bridge, in its network namespace.
+INTERFACE = "eth0"
 _DEVICE_FILE = re.compile(r"/dev/[A-Za-z0-9_./:-]*[A-Za-z0-9_:-]")
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_]")
 _NUMBER = re.compile(r"(\d+)$")
@@ -102,8 +104,8 @@ def port_addresses(plan: ResolvedGroup, node: NodeSpec) -> dict[str, str]:
     }
 
 
-def task_network(plan: ResolvedGroup, task: ResolvedTask, node: NodeSpec) -> TaskNetwork:
-    """Say what the group says of its network, as far as it is the task's matter."""
+def group_network(plan: ResolvedGroup, node: NodeSpec, address: str = "") -> TaskNetwork:
+    """Say what the group says of its network. `address`: of the group in its namespace, in mode bridge."""
     said = plan.network
     return TaskNetwork(
         mode=said.mode,
@@ -112,32 +114,47 @@ def task_network(plan: ResolvedGroup, task: ResolvedTask, node: NodeSpec) -> Tas
         dns_searches=said.dns_searches,
         dns_options=said.dns_options,
         addresses=port_addresses(plan, node),
-        published=tuple(port.label for port in plan.ports if port.publisher == task.name),
+        address=address.partition("/")[0],
     )
 
 
 def port_variables(
-    ports: dict[str, tuple[int, int]], driver: str, node: NodeSpec, addresses: Mapping[str, str]
+    ports: dict[str, tuple[int, int]],
+    driver: str,
+    node: NodeSpec,
+    addresses: Mapping[str, str],
+    *,
+    own: str = "",
 ) -> dict[str, str]:
-    """Tell ports as Nomad does: NOMAD_PORT_<label> is where the task listens, its `to` in any network."""
+    """Tell ports as Nomad does: NOMAD_PORT_<label> is where the task listens, its `to` in any network.
+
+    `own`: address of the group in its network namespace, with or without the length of its prefix.
+    """
+    inside = own.partition("/")[0]
     usual = node.attributes.get(IP_ATTRIBUTE) or "127.0.0.1"
     is_mapped = driver_traits(driver).maps_ports
     out: dict[str, str] = {}
     for label in sorted(ports):
-        host, own = ports[label]
+        host, to = ports[label]
         address = addresses.get(label) or usual
         at = env_name(label)
         out |= {
-            f"NOMAD_PORT_{at}": str(own),
-            f"NOMAD_ALLOC_PORT_{at}": str(own),
+            f"NOMAD_PORT_{at}": str(to),
+            f"NOMAD_ALLOC_PORT_{at}": str(to),
             f"NOMAD_HOST_PORT_{at}": str(host),
             f"NOMAD_IP_{at}": address,
             f"NOMAD_HOST_IP_{at}": address,
             f"NOMAD_ADDR_{at}": f"{address}:{host}",
             f"NOMAD_HOST_ADDR_{at}": f"{address}:{host}",
         }
-        if not is_mapped:
-            out |= {f"NOMAD_ALLOC_IP_{at}": address, f"NOMAD_ALLOC_ADDR_{at}": f"{address}:{own}"}
+        if inside:
+            out |= {
+                f"NOMAD_ALLOC_INTERFACE_{at}": INTERFACE,
+                f"NOMAD_ALLOC_IP_{at}": inside,
+                f"NOMAD_ALLOC_ADDR_{at}": f"{inside}:{to}",
+            }
+        elif not is_mapped:
+            out |= {f"NOMAD_ALLOC_IP_{at}": address, f"NOMAD_ALLOC_ADDR_{at}": f"{address}:{to}"}
     return out
 
 

@@ -1,7 +1,7 @@
 """What the agent's role asks of its node and what the node answers: the effects and inputs that no other role has.
 
 services/agent/executor/executor.py performs these on a real node, shared/sim performs the same in virtual time. Read
-`role.py` first; services/agent/role.py is the one user.
+`role.py` first; services/agent/role.py is the one user. Networks of groups: `network_messages.py`.
 
 What a performer promises:
 - Effects are performed in order, and `WriteJournal` is durable (or has failed) before a later effect begins. After a
@@ -30,6 +30,12 @@ from shared.core.runtime.messages import (
 from shared.core.runtime.messages import (
     Ask as Ask,  # noqa: PLC0414
 )
+from shared.core.runtime.network_messages import (
+    NetworkFailed,
+    NetworkLost,
+    NetworkReady,
+    PrepareNetwork,
+)
 
 # ---- the journal: what an agent knows after it was killed ----
 
@@ -48,7 +54,7 @@ class ClusterKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="cluste
 class EndKept(Wire, frozen=True, kw_only=True):
     """Why an allocation ends, and since when."""
 
-    #: order, failed, leader, done, expired, silence, disk; or agent, which ends with this life of the agent.
+    #: order, failed, leader, done, expired, silence, disk, network; or agent, which ends with this life of the agent.
     cause: str
     reason: str
     at_ns: int
@@ -63,6 +69,10 @@ class AllocKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="alloc"):
     #: when this node first heard of it; 0: not known.
     first_ns: int = 0
     end: EndKept | None = None
+    #: of the group in mode bridge, with the length of its prefix; empty: it has none (yet).
+    address: str = ""
+    #: tasks may still run in a namespace that is lost.
+    network_lost: bool = False
 
 
 class TaskKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="task"):
@@ -155,8 +165,8 @@ class TaskNetwork(msgspec.Struct, frozen=True, kw_only=True):
     dns_options: tuple[str, ...] = ()
     #: label -> address of the node where that port is, for ports of a network by name; else it is at all.
     addresses: dict[str, str] = {}
-    #: in mode bridge: labels that this task publishes without naming them.
-    published: tuple[str, ...] = ()
+    #: of the group in its network namespace, in mode bridge; empty: there is none.
+    address: str = ""
 
 
 class VolumeBind(msgspec.Struct, frozen=True, kw_only=True):
@@ -401,6 +411,7 @@ AgentEffect = (
     | WatchInputs
     | RunChangeScript
     | TasksEnded
+    | PrepareNetwork
     | Ask
 )
 
@@ -573,6 +584,9 @@ AgentInput = (
     | TaskNoted
     | DiskUsed
     | CheckChanged
+    | NetworkReady
+    | NetworkFailed
+    | NetworkLost
     | Answer
     | NodeFound
     | EndTasks

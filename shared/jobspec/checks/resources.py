@@ -3,11 +3,10 @@
 A resource that no node offers is valid: the job waits, with the reason. Next: `shared/jobspec/compile/group_ask.py`.
 """
 
-import re
-
 from shared.jobspec.amounts import amount_error
 from shared.jobspec.checks.error_list import ErrorList
 from shared.jobspec.checks.identifiers import name_error
+from shared.jobspec.checks.networks import check_ports
 from shared.jobspec.checks.placement import check_rules
 from shared.jobspec.compile.group_ask import (
     ALTERNATIVES_MAX,
@@ -16,8 +15,7 @@ from shared.jobspec.compile.group_ask import (
     device_options,
     parse_device_name,
 )
-from shared.jobspec.compile.ports import group_networks, has_networks
-from shared.jobspec.drivers.registry import driver_traits
+from shared.jobspec.compile.ports import has_networks
 from shared.jobspec.nomad.job import TaskGroup
 from shared.jobspec.nomad.placement import (
     AffinityBlock,
@@ -25,8 +23,6 @@ from shared.jobspec.nomad.placement import (
     CustomResource,
     Device,
     DeviceOption,
-    Network,
-    Port,
     Resources,
 )
 
@@ -37,17 +33,12 @@ CPU_MHZ_MIN = 1
 CPU_MHZ_DEFAULT = 100
 MEMORY_MIB_MIN = 10
 CORES_MAX = 10_000
-PORT_MAX = 65_535
-#: Ports of one group.
-PORTS_MAX = 100
 #: Devices and custom resources of one group; each is part of every alternative.
 ASKS_MAX = 100
 #: The same of a job, over all alternatives.
 JOB_ASKS_MAX = 5_000
 #: Counting stops here.
 ALTERNATIVES_COUNTED_MAX = 1_000_000
-_HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
-_CNI = re.compile(r"cni/[\w.-]+")
 GROUPINGS = ("", "compact", "scatter", "strict")
 NUMA_AFFINITIES = ("none", "prefer", "require")
 #: Instances of one ask; their ids are in every plan.
@@ -84,7 +75,7 @@ def check_resources(faults: ErrorList, asked: Resources, path: str) -> None:
 def check_group_asks(faults: ErrorList, group: TaskGroup, path: str) -> None:
     """Find what is wrong with the requests of a group taken together: its ports, and how many alternatives it has."""
     if has_networks(group):
-        _ports(faults, group, path)
+        check_ports(faults, group, path)
     total = sum([len(task.resources.devices) + len(task.resources.custom) for task in group.tasks])
     if not total:
         return
@@ -202,60 +193,3 @@ def _rules(
     """Check rules over the attributes of one device."""
     check_rules(faults, constraints, f"{path}.Constraints", subject=" for a device")
     check_rules(faults, affinities, f"{path}.Affinities", subject=" for a device")
-
-
-# ---- ports ----
-
-
-def _ports(faults: ErrorList, group: TaskGroup, path: str) -> None:
-    total = 0
-    labels: dict[str, set[str]] = {}
-    numbers: dict[int, str] = {}
-    for below, network in group_networks(group):
-        here = f"{path}.{below}"
-        # A label of the group is every task's; one of a task, as old files have it, is that task's alone.
-        own = labels.setdefault(below.partition(".")[0] if below.startswith("Tasks") else "", set())
-        known = (labels.get("", own), own)
-        _mode(faults, group, network, here)
-        total += len(network.reserved_ports) + len(network.dynamic_ports)
-        if total > PORTS_MAX:
-            faults.add(here, f"{total} ports in the group, at most {PORTS_MAX} are allowed")
-            return
-        for at, port in enumerate(network.reserved_ports):
-            _port(faults, port, known, path=f"{here}.ReservedPorts[{at}]")
-            _static(faults, port, numbers, f"{here}.ReservedPorts[{at}].Value")
-        for at, port in enumerate(network.dynamic_ports):
-            _port(faults, port, known, path=f"{here}.DynamicPorts[{at}]")
-            if port.static:
-                text = f"a static port belongs under ReservedPorts, was {port.static}"
-                faults.add(f"{here}.DynamicPorts[{at}].Value", text)
-
-
-def _mode(faults: ErrorList, group: TaskGroup, network: Network, path: str) -> None:
-    mode = network.mode
-    if mode not in {"", "host", "bridge", "none"} and not _CNI.fullmatch(mode):
-        faults.add(f"{path}.Mode", f"must be host, bridge, none or cni/NAME, was {mode[:80]!r}")
-    if network.hostname and not _HOSTNAME.fullmatch(network.hostname):
-        faults.add(f"{path}.Hostname", "must be letters, digits, dots and dashes, at most 63")
-    plain = [task for task in group.tasks if driver_traits(task.driver).is_on_host_network]
-    if mode == "none" and plain:
-        name, driver = plain[0].name, plain[0].driver
-        text = f"task {name!r} uses {driver}, which has the node's network; use exec or docker"
-        faults.add(f"{path}.Mode", text)
-
-
-def _port(faults: ErrorList, port: Port, known: tuple[set[str], set[str]], *, path: str) -> None:
-    if text := name_error(port.label):
-        faults.add(f"{path}.Label", text)
-    elif any(port.label in labels for labels in known):
-        faults.add(f"{path}.Label", f"another port of the group is named {port.label!r}")
-    known[1].add(port.label)
-    faults.within(path, ".To", port.to, (-1, PORT_MAX))
-
-
-def _static(faults: ErrorList, port: Port, numbers: dict[int, str], path: str) -> None:
-    if not 1 <= port.static <= PORT_MAX:
-        faults.add(path, f"must be 1 to {PORT_MAX}, was {port.static}")
-    elif numbers.get(port.static) == port.host_network:
-        faults.add(path, f"another port of the group has the number {port.static}")
-    numbers[port.static] = port.host_network

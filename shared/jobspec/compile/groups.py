@@ -33,6 +33,7 @@ from shared.jobspec.compile.volumes import (
     with_volume_asks,
 )
 from shared.jobspec.drivers.switches import needed_switches, secret_switches, template_switches
+from shared.jobspec.network_modes import BRIDGE, BRIDGE_ATTRIBUTE, NFT
 from shared.jobspec.nomad.defaults import (
     RESCHEDULE_DEFAULTS,
     migrate_policy,
@@ -176,19 +177,18 @@ def _compile(
 
 
 def _network_constraints(group: TaskGroup) -> tuple[ConstraintBlock, ...]:
-    """Make constraints of the host networks and CNI networks that the group names."""
+    """Make constraints of the host networks that the group names, and of mode bridge."""
     found = {
         f"${{attr.host_network.{port.host_network}}}"
         for _, network in group_networks(group)
         for port in (*network.reserved_ports, *network.dynamic_ports)
         if port.host_network not in {"", "default"}
     }
-    found |= {
-        f"${{attr.network.{network.mode}}}"
-        for network in group.networks
-        if network.mode.startswith("cni/")
-    }
-    return tuple(ConstraintBlock(left=left, operator="is_set") for left in sorted(found))
+    named = tuple(ConstraintBlock(left=left, operator="is_set") for left in sorted(found))
+    if not any(network.mode == BRIDGE for network in group.networks):
+        return named
+    bridge = ConstraintBlock(left=f"${{attr.{BRIDGE_ATTRIBUTE}}}", operator="=", right=NFT)
+    return (*named, bridge)
 
 
 def _switch_constraints(group: TaskGroup) -> tuple[ConstraintBlock, ...]:

@@ -33,8 +33,8 @@ class DriverTraits(msgspec.Struct, frozen=True, kw_only=True):
     is_on_host_network: bool = False
     #: a task has a network of its own: `to` of a port means something there.
     maps_ports: bool = False
-    #: a task can publish ports of its group, which has the network in bridge mode.
-    publishes_ports: bool = False
+    #: a task can only share the network of another container, which its group has then in mode bridge.
+    joins_container: bool = False
     #: sent at a stop unless the task names one; empty: the image's own, else SIGTERM.
     kill_signal: str = "SIGINT"
 
@@ -45,7 +45,7 @@ DRIVERS = {
         propagations=("host-to-task", "bidirectional"),
         has_labels=True,
         maps_ports=True,
-        publishes_ports=True,
+        joins_container=True,
         kill_signal="",
     ),
     "exec": DriverTraits(read=read_exec, is_isolated=True, propagations=("host-to-task",)),

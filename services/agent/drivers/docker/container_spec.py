@@ -6,6 +6,7 @@ into that object but through an option of shared/jobspec/drivers/docker.py.
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from services.agent.drivers.docker.mounts import (
 from services.agent.drivers.docker.settings import DockerSettings
 from services.agent.drivers.driver import DriverRun, StartRefused, raise_option_faults
 from services.agent.drivers.launch_values import fill_options, fill_secrets, input_variables
+from services.agent.network.places import NetworkPlaces
 from services.agent.tasks.environment import interpolate, interpolate_json
 from services.agent.tasks.task_resources import env_name
 from shared.core.runtime.agent_messages import TaskLaunch, VolumeBind
@@ -63,6 +65,11 @@ def container_name(run: DriverRun, home_id: str) -> str:
     Ids of allocations are computed, so two clusters on one engine may share them: the agent's directory differs.
     """
     return f"{run.task}-{run.alloc_id}-{run.number}-{home_id[:8]}"
+
+
+def pause_name(alloc_id: str, home_id: str) -> str:
+    """Name of the container that has the network namespace of a group."""
+    return f"pause-{alloc_id}-{home_id[:8]}"
 
 
 def container_spec(name: str, launch: TaskLaunch) -> ContainerSpec:
@@ -120,13 +127,13 @@ def _inside_ports(config: dict[str, Any], launch: TaskLaunch) -> dict[str, int]:
     if not isinstance(config, dict):
         raise StartRefused("config must be an object", recoverable=False)
     options, _ = read_docker(config)
-    if _mode(options, launch) == "host":
+    if _mode(options, launch) == "host" or _is_in_group(options, launch):
         return {}
     found = {}
     for label, (host, inside) in launch.ports.items():
         if label in options.port_map:
             found[label] = options.port_map[label]
-        elif label in (*options.ports, *launch.network.published) and inside not in {0, host}:
+        elif label in options.ports and inside not in {0, host}:
             found[label] = inside
     return found
 
@@ -174,6 +181,8 @@ def create_request(
     if options.network_mode not in {"", "bridge", "default", "none", "host"}:
         aliases = {"Aliases": list(options.network_aliases)}
         body["NetworkingConfig"] = {"EndpointsConfig": {options.network_mode: aliases}}
+    if _is_in_group(options, launch):
+        _group_network(body, run, labels, run.places.top)
     return body
 
 
@@ -247,9 +256,27 @@ def _mode(options: DockerOptions, launch: TaskLaunch) -> str:
     return options.network_mode or ("none" if launch.network.mode == "none" else "bridge")
 
 
+def _is_in_group(options: DockerOptions, launch: TaskLaunch) -> bool:
+    """Say whether a container is in the network namespace of its group; an option of its own wins."""
+    return bool(launch.network.address) and not options.network_mode
+
+
 def _hostname(options: DockerOptions, launch: TaskLaunch) -> str:
     is_node = _mode(options, launch) == "host" or "uts_mode" in options.host_namespaces
-    return "" if is_node else launch.network.hostname
+    return "" if is_node or _is_in_group(options, launch) else launch.network.hostname
+
+
+def _group_network(body: dict[str, Any], run: DriverRun, labels: dict[str, str], top: Path) -> None:
+    """Let a container join the one that has its group's namespace, which decides names and resolver."""
+    config = body["HostConfig"]
+    for name in ("Dns", "DnsSearch", "DnsOptions", "ExtraHosts"):
+        config.pop(name, None)
+    config["NetworkMode"] = f"container:{pause_name(run.alloc_id, labels[f'{LABEL}home'])}"
+    config["Mounts"] += [
+        {"Type": "bind", "Source": path, "Target": f"/etc/{name}", "ReadOnly": True}
+        for name, path in NetworkPlaces(top, run.alloc_id).etc().items()
+    ]
+    body.pop("Hostname", None)
 
 
 def _devices(options: DockerOptions, launch: TaskLaunch) -> list[dict[str, str]]:
@@ -290,9 +317,9 @@ def _ports(
     options: DockerOptions, launch: TaskLaunch, settings: DockerSettings
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Publish ports by label: at the node's port, to the one inside."""
-    wanted = dict.fromkeys((*options.ports, *launch.network.published), 0) | options.port_map
-    if _mode(options, launch) in {"host", "none"}:
-        # Nothing is translated there: the task listens on the node's port itself, or has no network.
+    wanted = dict.fromkeys(options.ports, 0) | options.port_map
+    if _mode(options, launch) in {"host", "none"} or _is_in_group(options, launch):
+        # Nothing is translated there: the task listens on the node's port itself, or has no network; or its group has.
         return {}, {}
     bindings: dict[str, Any] = {}
     for label, mapped in wanted.items():

@@ -46,6 +46,7 @@ from services.agent.drivers.docker.exec_session import DockerSession
 from services.agent.drivers.docker.images import ImageStore
 from services.agent.drivers.docker.log_copy import ContainerLogCopy
 from services.agent.drivers.docker.mounts import CONTAINER_DIRECTORIES, MountPins
+from services.agent.drivers.docker.pause import PauseContainers
 from services.agent.drivers.docker.run_record import (
     ContainerClaim,
     container_exit,
@@ -133,6 +134,8 @@ class DockerDriver:
         self._live: dict[str, Container] = {}
         self._starting: dict[str, PendingStart] = {}
         self._known: set[str] = set()
+        #: containers that have the network namespaces of groups.
+        self.pause = PauseContainers(self._engine, self._own, self._known)
         self._sweeper: asyncio.Task[None] | None = None
         #: why the last fingerprint failed; empty: it did not.
         self._away = ""

@@ -6,6 +6,7 @@ Decides every number and path of a `Jail`; starts nothing. Read `driver.py` firs
 import os
 import resource
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -21,6 +22,7 @@ from services.agent.drivers.launch_values import launch_environment
 from services.agent.drivers.process.driver import DEFAULT_PATH, prune_runs
 from services.agent.drivers.process.run_record import group_name
 from services.agent.executor.data_dir import TaskDirs
+from services.agent.network.places import NetworkPlaces
 from services.agent.safe_open import open_below
 from shared.core.runtime.agent_messages import TaskLaunch, TaskNetwork, VolumeBind
 from shared.jobspec.drivers.exec import IsolationOptions
@@ -108,7 +110,18 @@ class JailBuilder:
             seccomp=self._settings.seccomp and "seccomp" in self._works,
             cgroup_entries=tuple(entries),
             hostname=network.hostname or run.alloc_id[:12],
+            **self._group_network(run, options, network),
         )
+
+    def _group_network(
+        self, run: DriverRun, options: IsolationOptions, network: TaskNetwork
+    ) -> dict[str, Any]:
+        """Fields of the jail for the network of the group; a task's own `network_mode` wins."""
+        if not network.address or options.network_mode:
+            return {}
+        places = NetworkPlaces(self._home, run.alloc_id)
+        etc = places.etc() if self.has_view else {}
+        return {"network": str(places.namespace), "etc": etc}
 
     def with_volumes(self, jail: Jail, volumes: tuple[VolumeBind, ...]) -> Jail:
         """Add the host volumes of a task. Raises StartRefused where tasks have no view of their own."""
@@ -131,7 +144,8 @@ class JailBuilder:
             if name in self._works and shared.get(name) != "host":
                 flags |= flag
         mode = options.network_mode or network.mode
-        if mode == "none" or not self._settings.allow_host_network:
+        is_in_group = bool(network.address) and not options.network_mode
+        if not is_in_group and (mode == "none" or not self._settings.allow_host_network):
             if "network" not in self._works:
                 raise StartRefused(
                     "network namespaces are not available on this node", recoverable=False

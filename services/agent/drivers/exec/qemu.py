@@ -112,7 +112,8 @@ def emulator_arguments(
     for label, inside in sorted(options.port_map.items()):
         if label not in launch.ports:
             raise StartRefused(f"port_map: the group has no port {label[:40]!r}", recoverable=False)
-        outside = launch.ports[label][0]
+        # In a network of the group its port leads to the emulator, which leads on.
+        outside = launch.ports[label][1 if launch.network.address else 0]
         forwards += [f"hostfwd={kind}::{outside}-:{inside}" for kind in ("udp", "tcp")]
     if forwards:
         words += ["-netdev", ",".join(["user,id=user.0", *forwards])]

@@ -102,11 +102,12 @@ def _open_terminal(jail: Jail, to: int) -> tuple[int, int, int]:
 def entered_namespaces(jail: Jail) -> int:
     """Say which namespaces a command enters, as kernel.CLONE_NEW*. A plain task is in those of the agent.
 
-    To enter even one's own needs root.
+    But the network of its group is any task's. To enter even one's own needs root.
     """
+    network = kernel.CLONE_NEWNET if jail.network else 0
     if jail.plain:
-        return 0
-    return jail.namespaces | (kernel.CLONE_NEWNS if jail.view else 0)
+        return network
+    return jail.namespaces | network | (kernel.CLONE_NEWNS if jail.view else 0)
 
 
 def _end_with_task(task: int) -> None:

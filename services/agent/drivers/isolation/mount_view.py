@@ -9,6 +9,8 @@ mounts vanishes with the last process in there.
 
 import os
 import stat
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from services.agent.drivers.isolation import kernel
 from services.agent.drivers.isolation.kernel import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID
@@ -50,6 +52,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _MASKED = ("kcore", "keys", "timer_list", "sysrq-trigger", "kallsyms", "kmsg")
 #: Settings of the node, for every user who may write to any file.
 _PROC_READ_ONLY = ("acpi", "bus", "fs", "irq", "mtrr", "scsi", "sys")
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _FLAGS = MS_NOSUID | MS_NODEV
 _READ_ONLY_DEVICE = kernel.MS_REMOUNT | MS_BIND | kernel.MS_RDONLY | MS_NOSUID | MS_NOEXEC
 _READ_ONLY = kernel.MS_REMOUNT | MS_BIND | kernel.MS_RDONLY | MS_NOSUID | MS_NODEV
@@ -64,10 +67,11 @@ def build_view(
     devices: tuple[str, ...],
     volumes: tuple[tuple[str, str, bool], ...] = (),
     receiving: tuple[str, ...] = (),
+    etc: Mapping[str, str] = _NOTHING,
 ) -> None:
     """Create the view and make it this process's root. Raises OSError.
 
-    `receiving`: places of volumes in which later mounts of the node appear.
+    `receiving`: places of volumes in which later mounts of the node appear. `etc`: files in the place of the node's.
     """
     kernel.unshare(kernel.CLONE_NEWNS)
     # Nothing that is mounted here reaches the node; what the node mounts later reaches only what is left a slave.
@@ -83,7 +87,7 @@ def build_view(
     kernel.mount("", _fd_path(root), flags=kernel.MS_REMOUNT | MS_BIND | _FLAGS)
     _bind_system(root)
     _bind_extra(root, shown)
-    _etc(root)
+    _etc(root, etc)
     _dev(root, devices)
     _proc(root)
     within = open_below(top, shared)
@@ -160,12 +164,12 @@ def _bind_extra(root: int, shown: tuple[str, ...]) -> None:
             _show(root, path, path.strip("/"))
 
 
-def _etc(root: int) -> None:
+def _etc(root: int, others: Mapping[str, str]) -> None:
     _mount_at(root, "etc", "etc", "tmpfs", flags=_FLAGS, data="size=1m,mode=755")
     etc = os.open("etc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
     try:
         for name in etc_names():
-            _bind_etc_entry(etc, name)
+            _bind_etc_entry(etc, name, others.get(name, f"/etc/{name}"))
         kernel.mount("", _fd_path(etc), flags=_READ_ONLY)
     finally:
         os.close(etc)
@@ -178,9 +182,9 @@ def etc_names() -> list[str]:
     return sorted([*found, *(name for name in ETC if not name.endswith("*"))])
 
 
-def _bind_etc_entry(etc: int, name: str) -> None:
+def _bind_etc_entry(etc: int, name: str, source: str) -> None:
     """A link is shown as what it leads to; what cannot be found is left out."""
-    source, place = f"/etc/{name}", f"{_fd_path(etc)}/{name}"
+    place = f"{_fd_path(etc)}/{name}"
     try:
         is_directory = stat.S_ISDIR(os.stat(source).st_mode)
     except OSError:

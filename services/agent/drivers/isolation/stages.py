@@ -136,7 +136,9 @@ def _run_task(order: StartOrder, tell: int) -> None:
 def _prepare_namespaces(order: StartOrder) -> None:
     """Make what is the task's alone: its network's loopback, its host name, its view."""
     jail = order.jail
-    if jail.namespaces & kernel.CLONE_NEWNET:
+    if jail.network:
+        _enter_network(jail.network)
+    elif jail.namespaces & kernel.CLONE_NEWNET:
         kernel.raise_loopback()
     if jail.namespaces & kernel.CLONE_NEWUTS and jail.hostname:
         kernel.libc.sethostname(jail.hostname.encode(), len(jail.hostname))
@@ -149,7 +151,20 @@ def _prepare_namespaces(order: StartOrder) -> None:
             devices=order.devices,
             volumes=jail.volumes,
             receiving=jail.receiving,
+            etc=jail.etc,
         )
+
+
+def _enter_network(path: str) -> None:
+    """Enter the network namespace of the group. Raises StageFailed where it is not there (any more)."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            kernel.setns(fd, kernel.CLONE_NEWNET)
+        finally:
+            os.close(fd)
+    except OSError as err:
+        raise StageFailed(f"network of the group: {err.strerror}", again=True) from err
 
 
 def _join(order: StartOrder) -> int:

@@ -44,6 +44,10 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
     #: files that take a member's "0".
     cgroup_entries: tuple[str, ...] = ()
     hostname: str = ""
+    #: file that keeps the network namespace of the group, which the run enters; empty: it enters none.
+    network: str = ""
+    #: files of the node that are shown below /etc in the view, by name there.
+    etc: dict[str, str] = {}
 
 
 class RunCgroup(msgspec.Struct, frozen=True, kw_only=True):
