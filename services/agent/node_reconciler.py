@@ -317,9 +317,21 @@ class NodeReconciler:
         if allocs is not None:
             changed = self._follow(allocs, turn) or changed
             self._why_omitted = NOT_ASSIGNED
+        if self._is_known:
+            for alloc in [one for one in self.allocs.values() if one.held]:
+                self._plan(alloc, turn)
         if changed or (self.incarnation, self.seq) > before:
             # Without waiting for the disk where nothing hangs on it: a kill of the agent loses no write.
             self._keep_mark(turn, sync=changed)
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether the log has this life of the node."""
+        return self._told is not None and self._told.boot_id == self._boot_id
+
+    def _holds_back(self, alloc: AllocRuntime) -> bool:
+        """Tell whether nothing of it starts yet: while the log has an earlier life, the node may be confirmed dead."""
+        return alloc.plan is not None and alloc.plan.stateful and not self._is_known
 
     def _enter_incarnation(self, wanted: NodeProjection) -> None:
         """Follow a new incarnation of the log. Where it lost what we have seen, nothing of that counts any more."""
@@ -344,7 +356,7 @@ class NodeReconciler:
         changed = False
         named = {one.key for one in allocs}
         for alloc in self.allocs.values():
-            alloc.held = False
+            alloc.held = self._holds_back(alloc)
             if alloc.key not in named and not alloc.omitted:
                 alloc.omitted = changed = True
                 self._order_stop(alloc, self._why_omitted, turn)
@@ -432,6 +444,7 @@ class NodeReconciler:
             if text is None:
                 return
             self._compile(alloc, text, turn)
+        alloc.held = self._holds_back(alloc)
         alloc.waits = self._waits(alloc)
         if alloc.waits:
             self._heirs.add(alloc.key)

@@ -42,6 +42,7 @@ RARE = {
     "promotes-one-alone": 10,
     "revert-loop": 37,
     "rule-reaches-nothing": 21,
+    "silence-is-death": 14,
     "stale-timer": 25,
 }
 

@@ -28,6 +28,7 @@ from shared.sim.oracle.invariants import InvariantBroken
 from shared.sim.oracle.oracle import Oracle
 from shared.sim.record_cache import RecordCache
 from shared.sim.virtual_time import MS, SECOND, RandomDraws, VirtualLoop
+from shared.sim.world.death_confirmer import DeathConfirmer
 from shared.sim.world.fault_injector import FaultInjector
 from shared.sim.world.mutants import plant_bug
 from shared.sim.world.restore import ONE_OF, RestoreFromCopy
@@ -151,7 +152,7 @@ class SimulatedWorld:
                 {"has_distinct": True} if n else {"is_sticky": True, "extras": None, "priority": 80}
             )
             shape = msgspec.structs.replace(shape, **ruled)
-        elif self.seed % _STATEFUL_OF == _STATEFUL and n in {0, _SERVICES - 1}:
+        elif self._is_stateful and n in {0, _SERVICES - 1}:
             shape = msgspec.structs.replace(
                 shape, is_stateful=True, canaries=0, lost_after_ms=None, replace=True
             )
@@ -169,6 +170,10 @@ class SimulatedWorld:
             return Submitter(self.context, RandomDraws(self.seed, 200 + n), shape, (8, 10))
         kind_of = VersionSubmitter if kind == "service" and self._is_thorough else Submitter
         return kind_of(self.context, RandomDraws(self.seed, 200 + n), shape)
+
+    @property
+    def _is_stateful(self) -> bool:
+        return self.seed % _STATEFUL_OF == _STATEFUL
 
     @property
     def _is_thorough(self) -> bool:
@@ -276,6 +281,9 @@ class SimulatedWorld:
         if self.seed % _VARIABLES_OF == _VARIABLES and not self.keepers.processes:
             variables.begin(SECOND)
         operator.begin(self._draws.between(2 * SECOND, 3 * SECOND))
+        confirmer = DeathConfirmer(context, oracle.model, self.nodes)
+        if self._is_stateful:
+            confirmer.begin(2 * SECOND)
         loop.run(STORM_BEGINS_NS)
         self.message_faults.stormy = True
         for node in self.nodes:
@@ -289,6 +297,7 @@ class SimulatedWorld:
             is_last = customer.shape.job_id == "service-big" or bool(customer.shape.crons)
             customer.close(stop=is_last)
         operator.close()
+        confirmer.close()
         variables.close()
         self.keepers.close()
         self.gauge.close()
