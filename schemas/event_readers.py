@@ -139,8 +139,8 @@ READERS = (
                 node.drained evaluation.ended plan.committed
             {_OTHER}: LOG SUBMISSIONS ALLOCATIONS cluster.created operator.refused job.evaluated
                 submissions.collected node.registered node.refused pool.declared node.meta_changed
-                node.confirmed_dead capacity.freed evaluations.created evaluations.woken evaluations.collected plan.refused
-                allocations.collected
+                node.confirmed_dead capacity.freed evaluations.created evaluations.woken evaluations.collected
+                plan.refused allocations.collected
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS

@@ -70,7 +70,7 @@ class MetaRequest(Wire, frozen=True, kw_only=True):
 
 
 class ConfirmDeathRequest(Wire, frozen=True, kw_only=True):
-    """`api.node.confirm_dead`: nothing runs any more on a node that is out of reach: it lost its power, or is erased."""
+    """`api.node.confirm_dead`: nothing runs any more on a node that is out of reach: it has no power, or is erased."""
 
     node_id: str
     request_id: str = ""

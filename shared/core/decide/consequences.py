@@ -75,8 +75,12 @@ _FOLLOWERS: dict[type[Event], Callable[[State, Any, int], Iterable[Event]]] = {
         *finished_drains(state),
         *turns_of_reports(state, event),
     ],
-    NodesStatusChanged: lambda state, event, _: turns_of_nodes(state, event),
-    NodeRegistered: lambda state, event, _: turns_of_nodes(state, event),
+    NodesStatusChanged: lambda state, event, _: turns_of_nodes(
+        state, event.rows if event.status == "ready" else ()
+    ),
+    NodeRegistered: lambda state, event, _: turns_of_nodes(
+        state, (state.fleet.row_of[event.spec.node_id],)
+    ),
     NodeDrainChanged: lambda state, _event, _now_ns: finished_drains(state),
 }
 

@@ -11,7 +11,7 @@ import numpy as np
 from schemas.allocations import AllocationsHealthChanged, AllocationsReported
 from schemas.base import Event, JobId, NodeId
 from schemas.evaluations import EvaluationsCreated
-from schemas.nodes import NodeConfirmedDead, NodeRegistered, NodesStatusChanged
+from schemas.nodes import NodeConfirmedDead
 from schemas.plans import PlanCommitted
 from schemas.policy import ConfirmDeath
 from shared.core.columns import Rows
@@ -50,14 +50,10 @@ def turns_of_plan(state: State, event: PlanCommitted) -> list[Event]:
     return _turns(state, np.asarray(rows, dtype=np.int32))
 
 
-def turns_of_nodes(state: State, event: NodesStatusChanged | NodeRegistered) -> list[Event]:
-    """Have the jobs looked at that waited for nodes which are there again."""
-    if not state.allocations.groups.stateful:
+def turns_of_nodes(state: State, nodes: Sequence[int]) -> list[Event]:
+    """Have the jobs looked at that waited for nodes (fleet rows) which are there again."""
+    if not nodes or not state.allocations.groups.stateful:
         return []
-    if isinstance(event, NodeRegistered):
-        nodes: tuple[int, ...] = (state.fleet.row_of[event.spec.node_id],)
-    else:
-        nodes = event.rows if event.status == "ready" else ()
     table = state.allocations
     rows = table.on_nodes(np.asarray(nodes, dtype=np.int32))
     return _turns(state, rows[~TERMINAL[table.client[rows]]])

@@ -16,7 +16,6 @@ from shared.core.resources.offers import grow_matrix
 from shared.core.state.deployment_invariants import Violation, check_deployments
 from shared.core.state.rollout_invariants import check_rollouts
 from shared.core.state.state import State
-from shared.core.state.stateful_invariants import leaving_in_order, second_instances
 from shared.core.state.tables.allocations import RUN, TERMINAL, UNKNOWN
 from shared.core.state.tables.fleet import READY
 from shared.core.state.tables.jobs import Job
@@ -40,7 +39,7 @@ def check(state: State, *, capacity: bool = True) -> list[Violation]:
         *check_deployments(state),
         *check_rollouts(state),
         *check_variables(state),
-        *[Violation("instances", text) for text in second_instances(state)],
+        *[Violation("instances", text) for text in _second_instances(state)],
     ]
     return found + ([*_capacity(state), *_pools(state)] if capacity else [])
 
@@ -154,7 +153,7 @@ def _counts(state: State) -> list[Violation]:
             node = int(table.node[row]) if is_everywhere else -1
             by_group.setdefault((name, node), []).append(row)
         updates = {group.name for group in job.groups if group.update is not None}
-        ordered = leaving_in_order(state, job)
+        ordered = _leaving_in_order(state, job)
         for (name, _), held in sorted(by_group.items()):
             if name in ordered:
                 continue
@@ -278,3 +277,35 @@ def _references(state: State) -> list[Violation]:
     if counted != table.groups.held:
         return [Violation("references", f"groups are held {table.groups.held}, found {counted}")]
     return []
+
+
+def _second_instances(state: State) -> list[str]:
+    """Name every index of a stateful group of which two instances have not ended."""
+    table = state.allocations
+    seen: set[tuple[JobId, str, int]] = set()
+    found: list[str] = []
+    for ref in sorted(table.groups.stateful):
+        if not table.groups.held[ref]:
+            continue
+        for row in table.rows_of(table.groups.job_ids[ref]).tolist():
+            if int(table.group[row]) != ref or TERMINAL[table.client[row]]:
+                continue
+            name = (table.groups.job_ids[ref], table.groups.names[ref], int(table.index[row]))
+            if name in seen:
+                found.append(f"{name[0]}.{name[1]}[{name[2]}] has two instances")
+            seen.add(name)
+    return found
+
+
+def _leaving_in_order(state: State, job: Job) -> frozenset[str]:
+    """Stateful groups of a job with an instance that is to end, or is about to: surplus ones stop one by one."""
+    table = state.allocations
+    if not table.groups.stateful:
+        return frozenset()
+    names = {group.name for group in job.groups if group.stateful}
+    open_ = (state.evaluations.by_key[key] for key in state.evaluations.open_of.get(job.id, ()))
+    if any(one.status == "pending" for one in open_):
+        return frozenset(names)
+    rows = table.rows_of(job.id)
+    rows = rows[~TERMINAL[table.client[rows]] & (table.desired[rows] != RUN)]
+    return frozenset(names & {table.groups.names[ref] for ref in table.group[rows].tolist()})

@@ -1,4 +1,4 @@
-"""An operator who sees the machines: confirms the death of nodes that have no power, as long as the cluster misses them."""
+"""An operator who sees the machines, and confirms the death of nodes without power while the cluster misses them."""
 
 from collections.abc import Sequence
 

@@ -466,10 +466,6 @@ class Reconciler:
                 due[position] = reschedule_delay_ns(policy, chain, self.state.t_ns) is not None
         return due
 
-    def is_due(self, job: Job, group: GroupSpec, row: Rows) -> bool:
-        """Tell whether one failed row may be replaced now. Shape: row (1,)."""
-        return bool(self._is_due(job, group, row, np.ones(1, dtype=bool))[0])
-
     def _newer_policy(self, job: Job, group: GroupSpec, row: int) -> ReschedulePolicy | None:
         """The reschedule policy of a group, where a row failed under another one; None: it is the same."""
         groups, ref = self.state.allocations.groups, int(self.state.allocations.group[row])

@@ -17,7 +17,7 @@ from shared.core.state.tables.jobs import Job
 
 
 def is_stateful(state: State, rows: Rows) -> Mask:
-    """Which of these rows are of a stateful group: of their own version, or of the newest. Shapes: rows, result (R,)."""
+    """Which of these rows are of a stateful group, in their version or in the newest. Shapes: rows, result (R,)."""
     groups = state.allocations.groups
     if not groups.stateful or not len(rows):
         return np.zeros(len(rows), dtype=bool)

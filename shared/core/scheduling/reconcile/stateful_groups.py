@@ -115,7 +115,7 @@ class StatefulReconciler(PacedReconciler):
         if group.stateful:
             pace = None if self.paced_by is None else pace_of(self.paced_by, group)
             self.deployment = pace.key if pace is not None and pace.is_active else 0
-            _StatefulGroup(self, job, group, rows, lost, pace).compare()
+            _StatefulGroup(self, job, group, rows, lost=lost, pace=pace).compare()
         elif self.paced_by is not None:
             super().compare(job, group, rows, lost)
         else:
@@ -141,6 +141,10 @@ class StatefulReconciler(PacedReconciler):
             if len(wanted) and len(wanted) == len(live):
                 self.stop(_highest(table.index, wanted), reason)
 
+    def is_due(self, job: Job, group: GroupSpec, row: Rows) -> bool:
+        """Tell whether one failed row may be replaced now. Shape: row (1,)."""
+        return bool(self._is_due(job, group, row, np.ones(1, dtype=bool))[0])
+
     def result(self) -> ReconcileResult:
         """Return all buckets, and what waits for its turn."""
         awaited = np.array(sorted(self.awaited), dtype=np.int32)
@@ -160,6 +164,7 @@ class _StatefulGroup:
         job: Job,
         group: GroupSpec,
         rows: Rows,
+        *,
         lost: Mask,
         pace: Pace | None,
     ) -> None:
