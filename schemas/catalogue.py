@@ -32,6 +32,7 @@ from schemas import (
     submissions,
     variable_answers,
     variables,
+    volume_answers,
 )
 from schemas.base import Command, Event, Wire
 
@@ -63,6 +64,7 @@ ANSWERS: dict[str, type[Wire]] = {
     "variables": variable_answers.VariablesAnswer,
     "keys": variable_answers.KeysAnswer,
     "signing_keys": variable_answers.SigningKeysAnswer,
+    "claims": volume_answers.ClaimsAnswer,
     "dead": answers.DeadAnswer,
 }
 
@@ -127,6 +129,7 @@ MESSAGES: tuple[type[Wire], ...] = (
     operator.ForceLaunchRequest,
     operator.TagRequest,
     operator.StabilityRequest,
+    operator.ReleaseClaimRequest,
     operator.OperatorVerdict,
     variables.PutVariableRequest,
     variables.DeleteVariableRequest,

@@ -20,6 +20,7 @@ from schemas import (
     policy,
     rollouts,
     variables,
+    volumes,
 )
 from schemas.base import Command, Event, Wire
 from schemas.bounds import bounded_decoder
@@ -93,6 +94,8 @@ AnyEvent = (
     | variables.VariableLockExpired
     | identities.SigningKeyCreated
     | identities.SigningKeyRemoved
+    | volumes.ClaimMade
+    | volumes.ClaimReleased
 )
 
 AnyCommand = (
@@ -142,6 +145,7 @@ AnyCommand = (
     | variables.ExpireLock
     | identities.CreateSigningKey
     | identities.RemoveSigningKey
+    | volumes.ReleaseClaim
 )
 
 

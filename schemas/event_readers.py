@@ -46,6 +46,7 @@ GROUPS = {
     "ALLOCATIONS": "allocations.reported allocations.displaced",
     "VARIABLES": ("variable.put variable.deleted variable.shredded variable.refused key.created"),
     "SIGNING_KEYS": "signing_key.created signing_key.removed",
+    "CLAIMS": "claim.made claim.released",
     "LOCKS": "variable.locked variable.lock_released variable.lock_expired",
     "COLLECTED": (
         "submissions.collected jobs.collected nodes.collected evaluations.collected "
@@ -85,6 +86,7 @@ _LAUNCHES = "says where a child comes from, which is registered beside it"
 #: Ciphertext, lives of paths, and keys of the keeper.
 _VARIABLES = "is about a variable or a key"
 
+_CLAIMED = "is about a claim on a volume"
 _BY_SEQ = "changed rows are found by their seq"
 _DEPLOYED = "is about a deployment or a version"
 _FOLLOW = "the evaluations that follow come as evaluations.created"
@@ -97,6 +99,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         shared/core/state/tables/jobs.py: table jobs
@@ -105,6 +108,7 @@ READERS = (
             {_DEPLOYED}: DEPLOYMENTS allocations.health_changed -deployment.ended
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         shared/core/state/tables/fleet.py: table fleet
@@ -113,6 +117,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         shared/core/state/tables/evaluations.py: table evaluations
@@ -122,6 +127,7 @@ READERS = (
             {_FOLLOW}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         shared/core/state/tables/allocations.py: table allocations
@@ -131,6 +137,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS -deployment.promoted
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         shared/core/state/tables/reservations.py: table reservations
@@ -144,6 +151,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         shared/core/state/tables/launches.py: table launches
@@ -151,6 +159,7 @@ READERS = (
                 ALLOCATIONS COLLECTED job.evaluated capacity.freed reservations.changed
                 allocations.health_changed -jobs.collected
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         shared/core/state/tables/deployments.py: table deployments
@@ -159,6 +168,7 @@ READERS = (
                 -jobs.collected
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         shared/core/state/tables/rollouts.py: table rollouts
@@ -168,6 +178,7 @@ READERS = (
                 -deployment.ended
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         shared/core/state/tables/variables.py: table variables
@@ -175,6 +186,7 @@ READERS = (
                 ALLOCATIONS COLLECTED capacity.freed reservations.changed allocations.health_changed
                 LOCKS SIGNING_KEYS
             {_LAUNCHES}: LAUNCHES
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         shared/core/state/tables/variable_locks.py: table variable_locks
@@ -182,6 +194,7 @@ READERS = (
                 ALLOCATIONS COLLECTED capacity.freed reservations.changed allocations.health_changed
                 VARIABLES SIGNING_KEYS
             {_LAUNCHES}: LAUNCHES
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         shared/core/state/tables/signing_keys.py: table signing_keys
@@ -189,6 +202,15 @@ READERS = (
                 ALLOCATIONS COLLECTED capacity.freed reservations.changed allocations.health_changed
                 VARIABLES LOCKS
             {_LAUNCHES}: LAUNCHES
+            {_CLAIMED}: CLAIMS
+    """),
+    _reader(f"""
+        shared/core/state/tables/claims.py: table claims
+            {_OTHER}: CLUSTER LOG SUBMISSIONS JOBS VERSIONS ROLLOUTS DEPLOYMENTS NODES EVALUATIONS PLANS
+                ALLOCATIONS COLLECTED capacity.freed reservations.changed allocations.health_changed
+                -jobs.collected
+            {_LAUNCHES}: LAUNCHES
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
     _reader("""
         services/keeper/: what became of requests, and which keys are to be erased
@@ -196,6 +218,7 @@ READERS = (
                 EVALUATIONS PLANS ALLOCATIONS COLLECTED CLUSTER -cluster.created capacity.freed
                 reservations.changed
                 allocations.health_changed
+            is about a claim on a volume: CLAIMS
     """),
     _reader(f"""
         services/eval_broker/: queues and leases of evaluations
@@ -207,6 +230,7 @@ READERS = (
             {_FOLLOW}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         services/scheduler/: answers to its own plans
@@ -215,6 +239,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         services/intake/: verdicts on submissions
@@ -225,6 +250,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS DEPLOYMENTS allocations.health_changed rollout.ended
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         services/heartbeat/: nodes to watch and their deadlines
@@ -234,6 +260,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         services/timekeeper/: when what is due
@@ -243,6 +270,7 @@ READERS = (
             is about a version that is kept: VERSIONS ROLLOUTS
             {_LAUNCHES}: job.payload
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         services/plan_applier/: counters of its metrics, and the size of a batch
@@ -252,6 +280,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         services/view/: projections, and answers to operators
@@ -262,6 +291,7 @@ READERS = (
                 log.loss_accepted allocations.displaced
             no projection shows it: VERSIONS rollout.ended variable.shredded variable.refused key.created
                 LOCKS SIGNING_KEYS
+            query.claims reads the table: CLAIMS
             {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
@@ -272,12 +302,13 @@ READERS = (
             found by the names of its fields, too: VERSIONS deployment.started deployment.ended
             {_LAUNCHES}: job.payload
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         shared/archive/: rows of the exported tables
             only in the exported table of events: CLUSTER LOG SUBMISSIONS job.evaluated node.refused
                 pool.declared capacity.freed reservations.changed variable.refused key.created
-                SIGNING_KEYS
+                SIGNING_KEYS CLAIMS
             {_CLEAN}: submissions.collected evaluations.collected
             in the exported table of events alone: VERSIONS
             {_LAUNCHES}: job.payload
@@ -289,10 +320,11 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         shared/whatif/: what came from outside, as commands; waiting times
-            decided again in the fork: COLLECTED submission.refused node.refused node.drained capacity.freed
+            decided again in the fork: COLLECTED claim.made submission.refused node.refused node.drained capacity.freed
                 reservations.changed
             is not a change of the workload or of the fleet: LOG cluster.created intake.advanced
             {_DEPLOYED}: VERSIONS deployment.sized deployment.held deployment.gated
@@ -307,6 +339,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         shared/sim/scenario/: figures of a scenario, and its arrivals
@@ -315,6 +348,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader("""
         shared/sim/oracle/: the reference model of the state
@@ -345,6 +379,7 @@ READERS = (
                 allocations.collected allocations.health_changed -deployment.promoted
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         shared/display/time_marks.py: marks of the time bar
@@ -353,6 +388,7 @@ READERS = (
                 capacity.freed reservations.changed plan.refused allocations.health_changed -deployment.started
                 -deployment.ended -node.registered -nodes.status_changed -node.drain_changed
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader(f"""
         services/gateway/allocation_times.py: times to place and to start allocations
@@ -360,5 +396,6 @@ READERS = (
                 DEPLOYMENTS NODES EVALUATIONS COLLECTED capacity.freed reservations.changed plan.refused
                 allocations.displaced allocations.health_changed
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
 )

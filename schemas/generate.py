@@ -119,6 +119,8 @@ CAUSES = {
     "key.created": "keeper, `create_key`",
     "signing_key.created": "keeper, `create_signing_key`",
     "signing_key.removed": "keeper, `remove_signing_key`",
+    "claim.made": "beside `plan.committed`: the first placement of an index of a group with a sticky volume",
+    "claim.released": "an operator, `release_claim`",
     "allocations.collected": "plan_applier, by policy in log time; an operator, `collect_garbage`",
 }
 
@@ -170,6 +172,7 @@ SENDERS = {
     "create_key": "keeper, on `cmd.variable`",
     "create_signing_key": "keeper, on `cmd.variable`",
     "remove_signing_key": "keeper, on `cmd.variable`",
+    "release_claim": "an operator, on `cmd.operator`",
 }
 
 

@@ -214,6 +214,16 @@ class StabilityRequest(Wire, frozen=True, kw_only=True):
     request_id: str = ""
 
 
+class ReleaseClaimRequest(Wire, frozen=True, kw_only=True):
+    """`api.volume.release_claim`: the next allocation of an index claims its volumes anew, wherever they are."""
+
+    #: the exact id.
+    job_id: str
+    group: str
+    index: int
+    request_id: str = ""
+
+
 class OperatorVerdict(Wire, frozen=True, kw_only=True, omit_defaults=False):
     """The answer to an operator verb. `status`: accepted, refused or pending (not in the log yet: ask again)."""
 

@@ -130,6 +130,9 @@ NOUNS: dict[str, QueryNoun] = {
     "signing_keys": QueryNoun(
         order="`keys`, newest first: the first one signs, all of them verify"
     ),
+    "claims": QueryNoun(
+        parameters={"job_id": "of this job"}, order="`claims`, by job, group, index and volume"
+    ),
     "dead": QueryNoun(order="`messages`, newest first"),
 }
 

@@ -24,6 +24,7 @@ from services.cli.simulate import commands as simulate
 from services.cli.sql import commands as sql
 from services.cli.top import commands as top
 from services.cli.variable import commands as variable
+from services.cli.volume import commands as volume
 from services.cli.what_if import commands as what_if
 
 GROUPS = {
@@ -34,6 +35,7 @@ GROUPS = {
     "rollout": "follow, promote and end rollouts of several jobs",
     "service": "list services and their instances",
     "var": "store and read variables, which are encrypted",
+    "volume": "list and release claims on volumes",
     "gauge": "publish values that hold updates back",
     "eval": "inspect evaluations",
     "system": "maintain the cluster",
@@ -68,6 +70,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
     *rollout.COMMANDS,
     *service.COMMANDS,
     *variable.COMMANDS,
+    *volume.COMMANDS,
     *gauge.COMMANDS,
     *node.COMMANDS,
     *alloc.COMMANDS,

@@ -38,7 +38,9 @@ DECISIONS_MAX = 64
 GROUPS_MAX = 32
 _REASON_CHARS_MAX = 500
 #: What a decision reads.
-TABLES = frozenset({"fleet", "jobs", "allocations", "policy", "reservations", "deployments"})
+TABLES = frozenset(
+    {"fleet", "jobs", "allocations", "policy", "reservations", "deployments", "claims"}
+)
 _LEASES = bounded_decoder(Leases)
 
 

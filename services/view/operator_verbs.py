@@ -36,6 +36,7 @@ from schemas.operator import (
     PoolRequest,
     PromoteRequest,
     PromoteRolloutRequest,
+    ReleaseClaimRequest,
     ResumeRequest,
     RollRequest,
     StabilityRequest,
@@ -56,6 +57,7 @@ from schemas.policy import (
     StopAllocation,
 )
 from schemas.rollouts import FailRollout, PromoteRollout
+from schemas.volumes import ReleaseClaim
 from shared.core.decide.deployments.requests import OperatorDeploymentCommand, decide_deployment
 from shared.core.decide.deployments.rollouts import RolloutCommand, decide_rollout
 from shared.core.decide.garbage import LogTimeIndex, decide_garbage
@@ -77,6 +79,7 @@ from shared.core.decide.operator import (
     pools_changed_seq,
 )
 from shared.core.decide.stateful_turns import decide_death
+from shared.core.decide.plans.claims import decide_release
 from shared.core.state.ids import ALLOC_SALT, deployment_id, rollout_id, shown_id
 from shared.core.state.state import State
 from shared.core.state.tables.fleet import with_operator_meta
@@ -453,6 +456,19 @@ def _on_rollout(at: VerbContext, command: RolloutCommand, fulfils: EffectPredica
     return PreparedVerb(verdict, command if is_new else None, fulfils)
 
 
+def release_claim(at: VerbContext, body: ReleaseClaimRequest) -> PreparedVerb:
+    """Release the claims of an index. Raises CommandInvalid."""
+    key = (JobId(body.job_id), body.group, body.index)
+    command = ReleaseClaim(request_id=at.request_id, job_id=key[0], group=key[1], index=key[2])
+    if not _raise_refusal(decide_release(at.state, command), "index"):
+        return PreparedVerb(at.verdict())
+    return PreparedVerb(
+        at.verdict(),
+        command,
+        lambda event: bool((event.job_id, event.group, event.index) == key),
+    )
+
+
 def roll(at: VerbContext, body: RollRequest) -> PreparedVerb:
     """End a generation of the log. Raises CommandInvalid."""
     now = at.state.policy.generation
@@ -503,6 +519,7 @@ PREPARE: dict[str, Callable[[VerbContext, Any], PreparedVerb]] = {
     "deployment.set_health": set_health,
     "rollout.promote": promote_rollout,
     "rollout.fail": fail_rollout,
+    "volume.release_claim": release_claim,
     "system.gc": collect_garbage,
     "system.roll": roll,
     "system.accept_loss": accept_loss,

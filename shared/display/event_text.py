@@ -69,6 +69,7 @@ from schemas.variables import (
     VariableRefused,
     VariablesShredded,
 )
+from schemas.volumes import ClaimMade, ClaimReleased
 from shared.core.runtime.messages import Record
 from shared.core.state.gates import thousandths_text, utc_text
 from shared.core.state.ids import deployment_id, eval_id, rollout_id
@@ -304,6 +305,10 @@ def _of_variables(event: Event, _state: State | None) -> str:
             return f"{event.path}: expires {event.ttl_ns / SECOND_NS:g} s after its last renewal"
         case VariableLockReleased() | VariableLockExpired():
             return event.path
+        case ClaimMade():
+            return f"{event.job_id}.{event.group}[{event.index}]: {event.volume} of node {event.node_id}"
+        case ClaimReleased():
+            return f"{event.job_id}.{event.group}[{event.index}]"
         case KeyCreated() | SigningKeyCreated() | SigningKeyRemoved():
             return event.key_id
         case _:

@@ -45,6 +45,7 @@ from schemas.operator import (
     PoolRequest,
     PromoteRequest,
     PromoteRolloutRequest,
+    ReleaseClaimRequest,
     ResumeRequest,
     RollRequest,
     StabilityRequest,
@@ -67,6 +68,7 @@ from schemas.policy import (
     StopAllocation,
 )
 from schemas.rollouts import FailRollout, PromoteRollout, RolloutEnded
+from schemas.volumes import ClaimReleased, ReleaseClaim
 
 
 class OperatorVerb(msgspec.Struct, frozen=True):
@@ -224,6 +226,14 @@ VERBS = (
         FailRollout,
         RolloutEnded,
         "End a rollout as failed: every job of it returns to its previous version.",
+    ),
+    OperatorVerb(
+        "volume",
+        "release_claim",
+        ReleaseClaimRequest,
+        ReleaseClaim,
+        ClaimReleased,
+        "Release the claims of an index of a group on its sticky volumes.",
     ),
     OperatorVerb(
         "system",

@@ -43,6 +43,7 @@ QUERY_NOUNS = (
     "variables",
     "keys",
     "signing_keys",
+    "claims",
     "dead",
 )
 

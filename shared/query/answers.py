@@ -44,6 +44,7 @@ from schemas.variable_answers import (
     VariableLine,
     VariablesAnswer,
 )
+from schemas.volume_answers import ClaimsAnswer
 from shared.core.runtime.replica import Replica
 from shared.core.scheduling.feasibility.filters import PlacementCache
 from shared.core.state.counts import count_state
@@ -56,6 +57,7 @@ from shared.core.state.tables.variables import VariableRow
 from shared.errors import CommandInvalid
 from shared.jobspec.submission import read_submission
 from shared.query import deployments, projections, resource_usage, rollouts
+from shared.query.claims import claim_lines
 from shared.query.drain_status import drain_end, drain_status
 from shared.query.evaluation_index import EvaluationIndex
 from shared.query.evaluation_summary import eval_summary
@@ -127,6 +129,7 @@ class QueryEngine:
             "variables": self._variables,
             "keys": self._keys,
             "signing_keys": self._signing_keys,
+            "claims": self._claims,
             "dead": self._dead_letters,
             "why_not": self._why_not,
         }
@@ -385,6 +388,10 @@ class QueryEngine:
             for key_id, row in reversed(self._state.signing_keys.by_id.items())
         ]
         return SigningKeysAnswer(**self._at, keys=page_of(found, query), total=len(found))
+
+    def _claims(self, query: Query) -> ClaimsAnswer:
+        found = claim_lines(self._state, query.job_id)
+        return ClaimsAnswer(**self._at, claims=page_of(found, query), total=len(found))
 
     # ---- why ----
 

@@ -58,6 +58,7 @@ from schemas.rollouts import (
     RolloutEnded,
     RolloutStarted,
 )
+from schemas.volumes import ClaimReleased, ReleaseClaim
 from shared.core.decide.job_fields import command_of
 from shared.core.state.state import State
 
@@ -335,6 +336,10 @@ def _of_operators(state: State, event: Event, seq: int) -> AnyCommand | None:
             before = fleet.operator_meta.get(event.node_id, {})
             change = dict.fromkeys(sorted(before), None) | event.meta
             return SetNodeMeta(request_id=request, node_id=event.node_id, change=change)
+        case ClaimReleased():
+            return ReleaseClaim(
+                request_id=request, job_id=event.job_id, group=event.group, index=event.index
+            )
         case PoolDeclared():
             return DeclarePool(request_id=request, node_id=event.node_id, pool=event.pool)
         case _:

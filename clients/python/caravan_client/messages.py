@@ -141,6 +141,28 @@ class BusStatus(msgspec.Struct, frozen=True, kw_only=True):
     blocked_since_ns_text: str = ""
 
 
+class ClaimLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A claim, and what uses it."""
+    job_id: str
+    group: str
+    index: int
+    volume: str
+    node_id: str
+    is_exclusive: bool = False
+    #: seq of the record in which it was made.
+    create_seq: int = 0
+    #: id of the allocation that runs there; empty: none does.
+    alloc_id: str = ""
+
+
+class ClaimsAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """`query.claims`, by job, group, index and volume."""
+    seq: int
+    cluster_id: str = ""
+    claims: tuple[ClaimLine, ...] = ()
+    total: int = 0
+
+
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """How much a state holds; allocations by client status."""
     jobs: int = 0

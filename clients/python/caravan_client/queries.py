@@ -550,6 +550,26 @@ class Queries:
         }
         return await self._ask("signing_keys", parameters, messages.SigningKeysAnswer)
 
+    async def claims(
+        self,
+        job_id: str = "",
+        *,
+        limit: int = 1000,
+        offset: int = 0,
+        min_seq: int = 0,
+    ) -> messages.ClaimsAnswer:
+        """Return `claims`, by job, group, index and volume.
+
+        job_id: of this job.
+        """
+        parameters: dict[str, Any] = {
+            "job_id": job_id,
+            "limit": limit,
+            "offset": offset,
+            "min_seq": min_seq,
+        }
+        return await self._ask("claims", parameters, messages.ClaimsAnswer)
+
     async def dead(
         self,
         *,

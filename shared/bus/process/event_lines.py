@@ -52,6 +52,7 @@ from schemas.variables import (
     VariableRefused,
     VariablesShredded,
 )
+from schemas.volumes import ClaimMade, ClaimReleased
 from shared.core.runtime.replicated_role import ReplicatedRole
 from shared.core.state.ids import alloc_id, deployment_id, eval_id, rollout_id
 from shared.core.state.state import State
@@ -100,6 +101,10 @@ def _without_counts(text: bytes) -> dict[str, Any]:
         # The first scaling of a group stores the count of its file as the lower bound.
         (group.get("Scaling") or {}).pop("Min", None)
     return job
+
+
+def _claim(event: ClaimMade | ClaimReleased, _state: State) -> Fields:
+    return {"job": event.job_id, "group": event.group, "index": event.index}
 
 
 def _job(event: JobRegistered | JobStopped, _state: State) -> Fields:
@@ -314,6 +319,8 @@ _LINES: dict[str, dict[type, _Line]] = {
         KeyCreated: _Line("key.created", lambda event, _: {"key": event.key_id}),
         SigningKeyCreated: _Line("signing_key.created", lambda event, _: {"key": event.key_id}),
         SigningKeyRemoved: _Line("signing_key.removed", lambda event, _: {"key": event.key_id}),
+        ClaimMade: _Line("claim.made", _claim),
+        ClaimReleased: _Line("claim.released", _claim),
         PolicyChanged: _Line("operator.policy_changed", lambda _event, _state: {}),
         NodeEligibilityChanged: _Line(
             "operator.eligibility_changed",

@@ -13,7 +13,7 @@ from shared.core.decide.deployments import requests, rollouts
 from shared.core.decide.garbage import LogTimeIndex, decide_garbage
 from shared.core.decide.jobs import launches, submissions, version_marks
 from shared.core.decide.nodes import drains, liveness, registration
-from shared.core.decide.plans import verify
+from shared.core.decide.plans import claims, verify
 from shared.core.state.state import State
 
 D = TypeVar("D")
@@ -39,6 +39,7 @@ DECIDERS: Deciders = _merge(
     launches.DECIDERS,
     variables.DECIDERS,
     signing_keys.DECIDERS,
+    claims.DECIDERS,
     # A transaction of its own: the applier puts it aside before it comes here.
     {BeginIncarnation: lambda _state, _command: []},
 )

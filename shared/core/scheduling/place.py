@@ -24,7 +24,7 @@ from schemas.plans import GroupPlacement
 from shared.core.columns import Mask, Rows
 from shared.core.scheduling.explain.placement_probe import GroupTurn, score_nodes
 from shared.core.scheduling.explain.plan_view import explain_waiting
-from shared.core.scheduling.feasibility.index_volumes import split_by_index
+from shared.core.scheduling.feasibility.index_volumes import claim_reasons, split_by_index
 from shared.core.scheduling.feasibility.node_limits import (
     lacking,
     limits_by_avoidance,
@@ -163,7 +163,7 @@ def _reconcile(snapshot: Snapshot, assignment: Assignment, job: Job | None) -> R
 
     if job is not None and any(group.volumes for group in job.groups):
         wanted = _reconcile_job(state, job, rows, mask_of=mask_of, score_of=score_of)
-        requests = split_by_index(state, wanted.requests)
+        requests = split_by_index(state, job.id, wanted.requests)
         return msgspec.structs.replace(wanted, requests=requests)
     return _reconcile_job(state, job, rows, mask_of=mask_of, score_of=score_of)
 
@@ -282,7 +282,10 @@ def _explain(
     if max(count, waits_for_data(plan, request, mask, placed)) >= rest:
         return own_wait(rest), None
     why = explain_waiting(plan, request, mask, rest, placed=placed)
-    if why.wait_class not in RESERVABLE_WAIT_CLASSES or request.group.volumes:
+    if request.group.volumes:
+        reasons = claim_reasons(plan.state, plan.job.id, request)
+        return msgspec.structs.replace(why, reasons=(*reasons, *why.reasons)), None
+    if why.wait_class not in RESERVABLE_WAIT_CLASSES:
         return why, None
     return why, hold_for(plan, request, mask, rest, placed=placed)
 

@@ -62,6 +62,13 @@ class WaitingGroups:
             if group.name in self.by_group
             for constraint in group.constraints
         )
+        # So may a claim on a volume: its node may be away, and come back with any class.
+        escaped |= any(
+            one.sticky
+            for group in job.groups
+            if group.name in self.by_group
+            for one in group.volumes
+        )
         fleet = self._fleet
         # A class without nodes may be feasible once a node of it returns.
         wakes = np.ones(len(fleet.classes), dtype=bool)

@@ -13,6 +13,7 @@ from schemas.jobs import SYSTEM_JOB_TYPES
 from shared.core.resources.asks import Holding
 from shared.core.resources.held import HeldResources
 from shared.core.resources.offers import grow_matrix
+from shared.core.state.claim_invariants import check_claims
 from shared.core.state.deployment_invariants import Violation, check_deployments
 from shared.core.state.rollout_invariants import check_rollouts
 from shared.core.state.state import State
@@ -35,6 +36,7 @@ def check(state: State, *, capacity: bool = True) -> list[Violation]:
         *_evaluations(state),
         *_reservations(state),
         *_kept_rooms(state),
+        *check_claims(state),
         *_references(state),
         *check_deployments(state),
         *check_rollouts(state),

@@ -10,6 +10,7 @@ from typing import Any
 from schemas.base import Event
 from schemas.envelope import LogRecord
 from shared.core.state.tables.allocations import AllocationTable
+from shared.core.state.tables.claims import ClaimTable
 from shared.core.state.tables.deployments import DeploymentTable
 from shared.core.state.tables.evaluations import EvaluationTable
 from shared.core.state.tables.fleet import FleetTable
@@ -35,6 +36,7 @@ Table = (
     | VariableTable
     | LockTable
     | SigningKeyTable
+    | ClaimTable
 )
 TABLES = frozenset(
     {
@@ -50,6 +52,7 @@ TABLES = frozenset(
         "variables",
         "variable_locks",
         "signing_keys",
+        "claims",
     }
 )
 
@@ -71,6 +74,7 @@ class State:
         self.variables = VariableTable()
         self.variable_locks = LockTable()
         self.signing_keys = SigningKeyTable()
+        self.claims = ClaimTable()
         #: seq of the last transaction applied.
         self.seq = 0
         #: its log time.

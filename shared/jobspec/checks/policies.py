@@ -95,10 +95,13 @@ def _canaries(faults: ErrorList, job: JobSpec, group: TaskGroup, path: str) -> N
     canary = resolve_update(job, group).canary or 0
     if job.type == "system" and canary > _PERCENT:
         faults.add(path, f"is a percentage in a system job: 0 to 100, was {canary}")
-    shared = sorted(name for name, one in group.volumes.items() if one.per_alloc)
-    if shared:
-        text = f"excludes per_alloc, which volume {shared[0][:60]} has; remove one of them"
-        faults.add(path, text)
+    for word, names in (
+        ("per_alloc", [name for name, one in group.volumes.items() if one.per_alloc]),
+        ("sticky", [name for name, one in group.volumes.items() if one.sticky]),
+    ):
+        if names:
+            text = f"excludes {word}, which volume {min(names)[:60]} has; remove one of them"
+            faults.add(path, text)
 
 
 def _bounded(faults: ErrorList, path: str, value: int, most: int) -> None:

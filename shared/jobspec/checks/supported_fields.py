@@ -61,7 +61,7 @@ SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
         )
     ),
     VolumeRequest: frozenset(
-        ("Name", "Type", "Source", "ReadOnly", "AccessMode", "AttachmentMode", "PerAlloc")
+        ("Name", "Type", "Source", "ReadOnly", "AccessMode", "AttachmentMode", "PerAlloc", "Sticky")
     ),
     VolumeMount: frozenset(
         ("Volume", "Destination", "ReadOnly", "PropagationMode", "SELinuxLabel")

@@ -44,6 +44,7 @@ INVARIANTS = (
     "erased_behind_its_end",
     "key_gone",
     "signing_key_durable",
+    "claim_kept",
     "room_before_start",
     "inputs_before_start",
     "inputs_once",

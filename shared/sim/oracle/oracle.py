@@ -26,6 +26,7 @@ from shared.sim.environment.role_factory import NODES
 from shared.sim.environment.simulated_node import SimulatedNode
 from shared.sim.environment.simulated_process import SimulatedProcess, SimulationContext
 from shared.sim.environment.submitters import SubmitRequest, Submitter
+from shared.sim.oracle.claim_checks import ClaimChecks
 from shared.sim.oracle.convergence import find_unconverged_job
 from shared.sim.oracle.input_checks import InputChecks
 from shared.sim.oracle.invariants import InvariantBroken, InvariantChecks
@@ -81,6 +82,7 @@ class Oracle:
         self._inputs = InputChecks(self.ledger)
         self._placements = PlacementChecks(self.ledger, self.model)
         self._order = OrderChecks(self.ledger)
+        self._claims = ClaimChecks(self.ledger)
         self.reference = Replica(decode=cache.decode)
         self.forged: set[int] = set()
         self._cache = cache
@@ -106,6 +108,7 @@ class Oracle:
             if seq not in self.forged and record is not None:
                 self._placements.check(record.events, self.reference.state, seq)
                 self._order.check(record.events, self.reference.state)
+                self._claims.apply(record, dict(enumerate(self.reference.state.fleet.ids)))
         except _IMPOSSIBLE as err:
             self.ledger.hold(
                 "state_equals_log", False, f"record {seq}: {type(err).__name__}: {err}"

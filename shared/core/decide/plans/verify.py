@@ -17,6 +17,7 @@ from schemas.plans import Evictions, GroupPlacement, PlanCommitted, PlanRefused,
 from shared.core.columns import Rows
 from shared.core.decide.capacity_freed import freed_on_nodes
 from shared.core.decide.deciders import Deciders
+from shared.core.decide.plans.claims import claim_fault, claims_made
 from shared.core.decide.plans.columns import MalformedPlanError, check_plan_columns
 from shared.core.decide.plans.deployment_limits import (
     StaleDeploymentError,
@@ -79,12 +80,13 @@ def decide_plan(state: State, plan: SubmitPlan) -> list[Event]:
         # Its worker may have found others blocked by what it asked for and never got.
         return [refused, *_never_held(state, refused.placements)]
     ending = _ending(state, plan, job) if plan.end and not committed.cut else []
+    claims = claims_made(state, committed) if committed.placements else []
     rooms = rooms_given_up(state, plan)
     if not (committed.cut or committed.evictions or len(rooms)):
-        return [*sized, committed, *ending]
+        return [*sized, committed, *claims, *ending]
     evaluations = preemption_evaluations(state, committed.evictions)
     freed = _never_held(state, committed.cut, committed.evictions, rooms)
-    return [*sized, committed, *evaluations, *freed, *ending]
+    return [*sized, committed, *claims, *evaluations, *freed, *ending]
 
 
 def _never_held(
@@ -229,6 +231,8 @@ def _check_placement(
 ) -> None:
     if placement.canaries:
         _check_canaries(state, placement)
+    if fault := claim_fault(state, plan.job_id, placement):
+        raise _Refused("stale", fault)
     groups = state.allocations.groups
     if not is_kept_version(state, job, placement.group, placement.version):
         _check_group(job, placement.group, placement.version)

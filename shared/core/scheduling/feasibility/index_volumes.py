@@ -1,7 +1,8 @@
 """Volumes of single allocations: a request whose nodes depend on the index is split into one for each allocation.
 
-An allocation with `per_alloc` runs where the volume `source[index]` is. Each part of a request has the rule of its
-index as a constraint of its group, so that masks, evictions and explanations need to know nothing of volumes.
+An allocation with `per_alloc` runs where the volume `source[index]` is, one with `sticky` where its index has a claim.
+Each part of a request has the rule of its index as a constraint of its group, so that masks and evictions need to know
+nothing of volumes.
 """
 
 from collections.abc import Sequence
@@ -9,16 +10,18 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from schemas.base import JobId
 from schemas.jobs import Constraint, GroupSpec
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.state.state import State
 
 #: Name of the attribute that a node has for each of its volumes: `rw` or `ro`.
 VOLUME = "attr.volume."
+_NODE = "${node.unique.id}"
 
 
 def split_by_index(
-    state: State, requests: Sequence[PlacementRequest]
+    state: State, job_id: JobId, requests: Sequence[PlacementRequest]
 ) -> tuple[PlacementRequest, ...]:
     """Split the requests of groups whose nodes depend on the index; the order stays."""
     if not any(one.group.volumes for one in requests):
@@ -26,26 +29,42 @@ def split_by_index(
     found: list[PlacementRequest] = []
     for request in requests:
         if request.group.volumes and request.per_node is None:
-            found += [_part(state, request, at) for at in range(request.count)]
+            found += [_part(state, job_id, request, at) for at in range(request.count)]
         else:
             found.append(request)
     return tuple(found)
 
 
-def index_constraints(group: GroupSpec, index: int) -> tuple[Constraint, ...]:
+def index_constraints(
+    state: State, job_id: JobId, group: GroupSpec, index: int
+) -> tuple[Constraint, ...]:
     """Say what the node of an allocation must have by the index alone."""
+    found: list[Constraint] = []
+    key = (job_id, group.name, index)
+    for one in group.volumes:
+        if one.per_alloc:
+            operator, right = ("is_set", "") if one.read_only else ("=", "rw")
+            left = f"${{{VOLUME}{one.source}[{index}]}}"
+            found.append(Constraint(left=left, operator=operator, right=right))
+        elif claim := state.claims.of_index(*key).get(one.source):
+            found.append(Constraint(left=_NODE, operator="=", right=claim.node_id))
+        else:
+            closed = state.claims.closed_nodes(key, one.source, is_exclusive=one.is_exclusive)
+            found += [Constraint(left=_NODE, operator="!=", right=node_id) for node_id in closed]
+    return tuple(dict.fromkeys(found))
+
+
+def claim_reasons(state: State, job_id: JobId, request: PlacementRequest) -> tuple[str, ...]:
+    """Say where the claims of a request's allocation lie."""
     return tuple(
-        Constraint(
-            left=f"${{{VOLUME}{one.source}[{index}]}}",
-            operator="is_set" if one.read_only else "=",
-            right="" if one.read_only else "rw",
-        )
-        for one in group.volumes
-        if one.per_alloc
+        f"{request.group.name}[{index}] has its volume {one.source} on node {claim.node_id}"
+        for index in request.names.tolist()
+        for one in request.group.volumes
+        if (claim := state.claims.of_index(job_id, request.group.name, index).get(one.source))
     )
 
 
-def _part(state: State, request: PlacementRequest, at: int) -> PlacementRequest:
+def _part(state: State, job_id: JobId, request: PlacementRequest, at: int) -> PlacementRequest:
     """The request of one allocation."""
     here = slice(at, at + 1)
     first_tied = request.count - len(request.tied)
@@ -55,7 +74,7 @@ def _part(state: State, request: PlacementRequest, at: int) -> PlacementRequest:
     if previous is not None and len(request.origins):
         origins = request.origins[np.isin(state.allocations.key[request.origins], previous)]
     group = request.group
-    rules = index_constraints(group, int(request.names[at]))
+    rules = index_constraints(state, job_id, group, int(request.names[at]))
     return msgspec.structs.replace(
         request,
         group=msgspec.structs.replace(group, constraints=(*group.constraints, *rules)),

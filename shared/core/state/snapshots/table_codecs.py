@@ -38,6 +38,7 @@ from shared.core.state.snapshots.codecs import (
 )
 from shared.core.state.snapshots.lazy_entries import LazyDict, LazyEntriesCodec
 from shared.core.state.tables.allocations import TERMINAL, AllocationTable
+from shared.core.state.tables.claims import ClaimRow, ClaimTable, IndexKey
 from shared.core.state.tables.deployments import Deployment, DeploymentTable
 from shared.core.state.tables.evaluations import Evaluation, EvaluationTable, PlanNumber
 from shared.core.state.tables.fleet import DrainEnd, DrainTerms, FleetTable
@@ -519,6 +520,13 @@ _SIGNING_KEYS = ObjectCodec(
     settle=SigningKeyTable.settle,
 )
 
+_CLAIMS = ObjectCodec(
+    ClaimTable,
+    {"by_index": DictCodec(IndexKey, dict[str, ClaimRow], frozen=True)},
+    derived=("_hashes",),
+    settle=ClaimTable.settle,
+)
+
 #: by table's name.
 TABLE_CODECS: dict[str, ObjectCodec] = {
     "policy": _POLICY,
@@ -533,6 +541,7 @@ TABLE_CODECS: dict[str, ObjectCodec] = {
     "variables": _VARIABLES,
     "variable_locks": _VARIABLE_LOCKS,
     "signing_keys": _SIGNING_KEYS,
+    "claims": _CLAIMS,
 }
 
 #: Releases whose snapshots are read beside those of this one.
@@ -541,7 +550,7 @@ OLDER_RELEASES = frozenset(
 )
 #: Tables that came after release 0.1.0: its snapshots have none of them.
 LATER_TABLES: frozenset[str] = frozenset(
-    {"deployments", "launches", "rollouts", "variables", "variable_locks", "signing_keys"}
+    {"deployments", "launches", "rollouts", "variables", "variable_locks", "signing_keys", "claims"}
 )
 #: table -> fingerprints of older formats that the codec above reads too: entries of theirs lack fields that have a
 #: default, and none is encoded otherwise. tests/golden/test_logs.py has those of each release.

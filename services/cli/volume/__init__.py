@@ -1,0 +1,1 @@
+"""`caravan volume …`: volumes and claims on them."""
