@@ -27,6 +27,10 @@ _DISTINCT: tuple[list[dict[str, str]], ...] = (
 )
 
 
+#: Name of the volume that each node has, in worlds with claims.
+VOLUME = "data"
+
+
 class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
     """The desired form of a job. `run_ms` 0: until it is stopped."""
 
@@ -61,6 +65,8 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
     is_sticky: bool = False
     #: its distinct rule follows from its count, so that rules come and go with versions that restart nothing.
     has_distinct: bool = False
+    #: its indexes claim volumes.
+    has_claims: bool = False
     #: of its templates, which change while it runs.
     change_modes: tuple[str, ...] = ()
     #: ordered, one instance of an index.
@@ -95,6 +101,9 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
             group["Stateful"] = True
         if self.dispatched_with:
             task["DispatchPayload"] = {"File": "in/lot"}
+        if self.has_claims:
+            volume = {"Type": "host", "Source": VOLUME, "ReadOnly": True, "Sticky": True}
+            group["Volumes"] = {"v": {"Name": "v", **volume}}
         if self.has_distinct:
             group["Constraints"] = _DISTINCT[self.count % len(_DISTINCT)]
         if self.has_lifecycle:

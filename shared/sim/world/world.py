@@ -21,7 +21,7 @@ from shared.sim.environment.message_faults import MessageFaults
 from shared.sim.environment.role_factory import NODES, ROLES, agent_builder, role_builder
 from shared.sim.environment.simulated_node import SimulatedNode
 from shared.sim.environment.simulated_process import SimulatedProcess, SimulationContext
-from shared.sim.environment.submitters import SubmittedJob, Submitter
+from shared.sim.environment.submitters import VOLUME, SubmittedJob, Submitter
 from shared.sim.environment.variable_sender import VariableSender
 from shared.sim.environment.version_submitter import VersionSubmitter
 from shared.sim.oracle.invariants import InvariantBroken
@@ -58,6 +58,8 @@ _TEMPLATED_OF, _TEMPLATED = 7, 3
 _VARIABLES_OF, _VARIABLES = 11, 5
 #: In one world of so many the first and the last service are stateful, unless they have rules.
 _STATEFUL_OF, _STATEFUL = 7, 0
+#: In one world of so many there is one service more, whose indexes claim volumes.
+_CLAIMED_OF, _CLAIMED = 13, 4
 _CHANGE_MODES = (("restart",), ("signal",), ("script", "script"), ("restart", "script"))
 #: Cron specs of the periodic jobs, and whether their children may overlap; the first field is the second.
 _PERIODIC = ((("*/2 * * * * * *", "*/3 * * * * * *"), False), (("* * * * * * *",), True))
@@ -110,9 +112,12 @@ class SimulatedWorld:
             SimulatedNode(self.context, f"node-{n}", RandomDraws(seed, 100 + n))
             for n in range(NODES)
         ]
+        has_claims = seed % _CLAIMED_OF == _CLAIMED
+        volumes = (VOLUME,) if has_claims else ()
         for node in self.nodes:
+            builder = agent_builder(node, volumes)
             node.process = SimulatedProcess(
-                self.context, f"agent-{node.node_id}", agent_builder(node), node.perform
+                self.context, f"agent-{node.node_id}", builder, node.perform
             )
         self.processes = [
             SimulatedProcess(
@@ -129,6 +134,8 @@ class SimulatedWorld:
         self.customers.append(self._dispatched())
         if seed % _JOINT_ONE_OF == 1:
             self.customers.append(self._joint())
+        if has_claims:
+            self.customers.append(self._claiming())
         self.gauge = GaugePublisher(self.context, RandomDraws(seed, 7))
 
     def _customer(self, n: int) -> Submitter:
@@ -223,6 +230,19 @@ class SimulatedWorld:
         )
         return Dispatcher(self.context, RandomDraws(self.seed, 500), shape)
 
+    def _claiming(self) -> Submitter:
+        """Make the submitter of a job whose indexes stay where their volumes are."""
+        shape = SubmittedJob(
+            job_id="claiming",
+            job_type="service",
+            count=3,
+            cpu_mhz=200,
+            priority=60,
+            lost_after_ms=3_000,
+            has_claims=True,
+        )
+        return Submitter(self.context, RandomDraws(self.seed, 700), shape)
+
     def _joint(self) -> JointSubmitter:
         """Make the submitter of jobs that are changed together."""
         shapes = [
@@ -294,7 +314,9 @@ class SimulatedWorld:
         for node in self.nodes:
             node.fail_per_mille = 0
         for customer in self.customers:
-            is_last = customer.shape.job_id == "service-big" or bool(customer.shape.crons)
+            shape = customer.shape
+            # What waits for a node that stays drained, or for room, would never come to rest.
+            is_last = shape.job_id == "service-big" or bool(shape.crons) or shape.has_claims
             customer.close(stop=is_last)
         operator.close()
         confirmer.close()
