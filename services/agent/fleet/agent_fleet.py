@@ -40,6 +40,7 @@ from shared.core.runtime.messages import (
     Stop,
     Timer,
 )
+from shared.core.runtime.network_messages import PrepareNetwork
 from shared.core.runtime.role import Input
 from shared.fleet import distributions
 from shared.fleet.profile import RUN_FOREVER, TaskProfile
@@ -260,7 +261,7 @@ class AgentFleet(SimulatedFleet):
                 self._tasks.start(effect, task_profile, at, self._now_ns)
             case SignalTask() | KillTask():
                 self._tasks.end(effect, at, self._now_ns)
-            case WatchChecks() | RunChangeScript():
+            case WatchChecks() | RunChangeScript() | PrepareNetwork():
                 again.setdefault(at, []).extend(simulated_answers(effect))
             case Ask() if effect.subject == subjects.node_query(self._specs[at].node_id):
                 if effect.name in self._texts:

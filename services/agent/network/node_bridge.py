@@ -6,6 +6,7 @@ Blocking; called in threads. Everything is made so that making it again changes 
 import contextlib
 import ipaddress
 import socket
+import threading
 from collections.abc import Iterable
 from hashlib import blake2b
 from ipaddress import IPv4Interface, IPv4Network
@@ -21,6 +22,7 @@ from services.agent.network.settings import PREFIX, BridgeSettings, gateway_of
 from shared.core.runtime.network_messages import PortMapping
 
 _FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
+_LOWEST_PORT = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 _FILTERED = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 _LOCALNET = "/proc/sys/net/ipv4/conf/{}/route_localnet"
 #: Chain of Docker's that its own rules leave to others: what it accepts, Docker's drop does not reach.
@@ -34,6 +36,7 @@ class NodeBridge:
     def __init__(self, settings: BridgeSettings, *, is_trial: bool = False) -> None:
         self.settings = settings
         self._is_trial = is_trial
+        self._making = threading.Lock()
         #: whether the bridge was said to keep groups apart.
         self._parted = False
         #: the table as the kernel lists it after it was written.
@@ -42,7 +45,14 @@ class NodeBridge:
     # ---- bridge ----
 
     def ensure(self, subnets: Iterable[str]) -> bool:
-        """Make the bridge, with an address in its own subnet and in those. Returns whether anything was missing."""
+        """Make the bridge, with an address in its own subnet and in those. Returns whether anything was missing.
+
+        One thread at a time: two groups may need it at once.
+        """
+        with self._making:
+            return self._ensure(subnets)
+
+    def _ensure(self, subnets: Iterable[str]) -> bool:
         name, changed = self.settings.name, False
         if not is_there(name):
             namespaces.run("ip", "link", "add", name, "address", _mac(name), "type", "bridge")
@@ -81,6 +91,8 @@ class NodeBridge:
 
         def configure() -> None:
             kernel.raise_loopback()
+            # The ports are the group's own: no task needs a privilege for a low one.
+            _write(_LOWEST_PORT, "0")
             namespaces.run("ip", "addr", "add", address, "dev", INTERFACE)
             namespaces.run("ip", "link", "set", INTERFACE, "up")
             namespaces.run("ip", "route", "add", "default", "via", gateway)

@@ -25,6 +25,7 @@ from schemas.envelope import ENCODER
 from shared.core.runtime import agent_messages as t
 from shared.core.runtime import keeper_messages as k
 from shared.core.runtime import messages as r
+from shared.core.runtime import network_messages as n
 from shared.core.runtime.role import Input, Role
 from shared.errors import ConfigInvalid
 
@@ -64,6 +65,9 @@ INPUTS: dict[str, type[msgspec.Struct]] = {
     "TaskNoted": t.TaskNoted,
     "DiskUsed": t.DiskUsed,
     "CheckChanged": t.CheckChanged,
+    "NetworkReady": n.NetworkReady,
+    "NetworkFailed": n.NetworkFailed,
+    "NetworkLost": n.NetworkLost,
     "NodeFound": t.NodeFound,
     "EndTasks": t.EndTasks,
     # Sealed bytes and ciphertext only.
@@ -111,6 +115,7 @@ EFFECTS: dict[str, type[msgspec.Struct]] = {
     "RemoveAlloc": t.RemoveAlloc,
     "SweepAllocs": t.SweepAllocs,
     "TasksEnded": t.TasksEnded,
+    "PrepareNetwork": n.PrepareNetwork,
     "OpenKeyStore": k.OpenKeyStore,
     "SealItems": k.SealItems,
     "OpenItems": k.OpenItems,

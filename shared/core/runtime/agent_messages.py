@@ -545,9 +545,11 @@ def prepared_inputs(effect: PrepareTask) -> TaskPrepared:
 
 
 def simulated_answers(
-    effect: WatchChecks | RunChangeScript,
-) -> list[CheckChanged | ChangeScriptEnded]:
-    """Return what a simulated task answers: each check passes, and so does a script."""
+    effect: WatchChecks | RunChangeScript | PrepareNetwork,
+) -> list[CheckChanged | ChangeScriptEnded | NetworkReady]:
+    """Return what a simulated task answers: each check passes, so does a script, and a network is there."""
+    if isinstance(effect, PrepareNetwork):
+        return [NetworkReady(key=effect.key)]
     if isinstance(effect, RunChangeScript):
         key, task, run = effect.key, effect.task, effect.run
         return [ChangeScriptEnded(key=key, task=task, run=run, input=effect.input)]

@@ -79,8 +79,8 @@ def _due_sources() -> tuple[object, ...]:
     return tuple([short if type(one) is launches else one for one in plain])
 
 
-def agent_builder(node: SimulatedNode, volumes: tuple[str, ...] = ()) -> Callable[[str], Role]:
-    """Return a function that makes one life of an agent from its node's journal. `volumes`: what the node has."""
+def agent_builder(node: SimulatedNode) -> Callable[[str], Role]:
+    """Return a function that makes one life of an agent from its node's journal."""
     made = getattr(import_module("services.agent.role"), "Agent")  # noqa: B009 - by name, see above.
     spec = NodeSpec(
         node_id=NodeId(node.node_id),
@@ -88,7 +88,7 @@ def agent_builder(node: SimulatedNode, volumes: tuple[str, ...] = ()) -> Callabl
         cpu_mhz=NODE_CPU_MHZ,
         memory_mib=NODE_MEMORY_MIB,
         disk_mib=100_000,
-        attributes={"driver.raw_exec": "1", **{f"volume.{name}": "ro" for name in volumes}},
+        attributes={"driver.raw_exec": "1", **node.attributes},
         pools=node_pools(int(node.node_id.rpartition("-")[2])),
         core_mhz=CORE_MHZ,
         port_min=PORTS[0],

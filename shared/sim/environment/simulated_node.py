@@ -9,8 +9,10 @@ from collections.abc import Callable
 import msgspec
 
 from shared.core.runtime import agent_messages
+from shared.core.runtime.network_messages import PrepareNetwork
 from shared.fleet.simulated_tasks import SimulatedTasks, TaskRun, TaskRunId
 from shared.sim.environment.simulated_inputs import TOLD_WITHIN_NS, SimulatedInputs
+from shared.sim.environment.simulated_networks import SimulatedNetworks
 from shared.sim.environment.simulated_process import SimulatedProcess, SimulationContext
 from shared.sim.virtual_time import MS, SECOND, RandomDraws
 
@@ -28,6 +30,8 @@ class SimulatedNode:
         self.context = context
         self.node_id = node_id
         self.is_dead = False
+        #: what it offers beside its driver.
+        self.attributes: dict[str, str] = {}
         self._tasks = SimulatedTasks()
         self.runs = self._tasks.runs
         self.journal: list[agent_messages.JournalEntry] = []
@@ -43,6 +47,9 @@ class SimulatedNode:
         self._preparing: dict[TaskRunId, int] = {}
         self._draws = draws
         self.followed = SimulatedInputs(context.loop, draws, self._tell_agent)
+        self.networks = SimulatedNetworks(
+            context.loop, draws, self._tell_agent, lambda: draws.hit(self.fail_per_mille)
+        )
         self._performers: dict[type, Callable[..., None]] = {
             agent_messages.WriteJournal: self._write,
             agent_messages.PrepareTask: self._prepare,
@@ -52,12 +59,13 @@ class SimulatedNode:
             agent_messages.SignalTask: self._signal,
             agent_messages.KillTask: self._kill,
             agent_messages.LimitLogs: self._remove,
-            agent_messages.CloseAlloc: self._remove,
+            agent_messages.CloseAlloc: self.networks.close,
             agent_messages.RemoveAlloc: self._remove,
             agent_messages.SweepAllocs: self._remove,
             agent_messages.WatchChecks: self._check,
             agent_messages.WatchInputs: self.followed.watch,
             agent_messages.RunChangeScript: self._run_script,
+            PrepareNetwork: self.networks.prepare,
         }
 
     def perform(self, effect: object) -> None:
@@ -75,6 +83,7 @@ class SimulatedNode:
         self.inputs -= self._in_memory
         self._in_memory.clear()
         self.followed.forget_agent()
+        self.networks.forget_agent()
         for run in self.runs.values():
             run.life = 0
         if len(self.journal) > self._synced:
@@ -86,6 +95,7 @@ class SimulatedNode:
         if power_lost:
             self.is_dead = True
             self._tasks.lose_power()
+            self.networks.lose_power()
 
     def start_agent(self) -> None:
         """Start the agent, and the node if it was off."""

@@ -71,6 +71,8 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
     change_modes: tuple[str, ...] = ()
     #: ordered, one instance of an index.
     is_stateful: bool = False
+    #: its group has a network of its own.
+    is_bridged: bool = False
 
     def body(self, submission_id: str, index: int = 0) -> bytes:
         """Encode the submission in Nomad's JSON; with `index`, it requires that modify index."""
@@ -106,6 +108,9 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
             group["Volumes"] = {"v": {"Name": "v", **volume}}
         if self.has_distinct:
             group["Constraints"] = _DISTINCT[self.count % len(_DISTINCT)]
+        if self.is_bridged:
+            ports = [{"Label": "in", "To": 80}]
+            group["Networks"] = [{"Mode": "bridge", "DynamicPorts": ports}]
         if self.has_lifecycle:
             group = add_lifecycle_tasks(group)
         job: dict[str, object] = {

@@ -31,7 +31,9 @@ class InputChecks:
                     one.name for one in effect.inputs if _is_there(node, effect, one, kept)
                 )
                 self._ledger.hold("inputs_once", not again, _name(effect), again, node.node_id)
-            elif isinstance(effect, agent_messages.StartTask) and effect.inputs:
+            if isinstance(effect, agent_messages.StartTask):
+                _check_network(self._ledger, node, effect)
+            if isinstance(effect, agent_messages.StartTask) and effect.inputs:
                 names = [one.name for one in effect.inputs]
                 lacks = [one for one in names if (effect.key, effect.task, one) not in node.inputs]
                 self._ledger.hold(
@@ -60,6 +62,18 @@ class InputChecks:
                 if name := node.followed.unseen(run):
                     return f"run {run} of {node.node_id} has not seen the newest {name}"
         return ""
+
+
+def _check_network(
+    ledger: InvariantChecks, node: SimulatedNode, effect: agent_messages.StartTask
+) -> None:
+    """Check that a task of a group in mode bridge starts in its network, with an address that no other group has."""
+    if effect.launch.network.mode != "bridge":
+        return
+    own = node.networks.addresses.get(effect.key, "").partition("/")[0]
+    same = [key for key, one in node.networks.addresses.items() if one.partition("/")[0] == own]
+    holds = bool(own) and own == effect.launch.network.address and same == [effect.key]
+    ledger.hold("network_before_start", holds, _name(effect), own, same, node.node_id)
 
 
 def _is_there(

@@ -47,6 +47,7 @@ INVARIANTS = (
     "claim_kept",
     "room_before_start",
     "inputs_before_start",
+    "network_before_start",
     "inputs_once",
     "hooks_in_order",
     "step_once",

@@ -241,6 +241,7 @@ class Oracle:
         signal = effect.signal if isinstance(effect, agent_messages.SignalTask) else ""
         run = (effect.key, effect.task, effect.run)
         may_end = self.lives.may_end(node_id, effect.key)
+        may_end = may_end or effect.key in self._node_of[node_id].networks.broken
         return self._node_of[node_id].followed.may_signal(run, signal) or may_end
 
     # ---- tasks ----

@@ -54,6 +54,9 @@ _THOROUGH_OF, _THOROUGH = 11, frozenset({1, 2, 7})
 _RULED_OF, _RULED = 13, 8
 #: In one world of so many the services have templates that change while they run.
 _TEMPLATED_OF, _TEMPLATED = 7, 3
+#: In one world of so many groups of services have networks of their own.
+_BRIDGED_OF, _BRIDGED = 17, 4
+_BRIDGE = {"network.bridge": "nft", "network.bridge.subnet": "172.27.64.0/24"}
 #: In one world of so many variables are put and deleted.
 _VARIABLES_OF, _VARIABLES = 11, 5
 #: In one world of so many the first and the last service are stateful, unless they have rules.
@@ -113,11 +116,11 @@ class SimulatedWorld:
             for n in range(NODES)
         ]
         has_claims = seed % _CLAIMED_OF == _CLAIMED
-        volumes = (VOLUME,) if has_claims else ()
+        volumes = {f"volume.{VOLUME}": "ro"} if has_claims else {}
         for node in self.nodes:
-            builder = agent_builder(node, volumes)
+            node.attributes = {**(_BRIDGE if self._is_bridged else {}), **volumes}
             node.process = SimulatedProcess(
-                self.context, f"agent-{node.node_id}", builder, node.perform
+                self.context, f"agent-{node.node_id}", agent_builder(node), node.perform
             )
         self.processes = [
             SimulatedProcess(
@@ -165,6 +168,8 @@ class SimulatedWorld:
             )
         if self.seed % _TEMPLATED_OF == _TEMPLATED and n < _SERVICES:
             shape = msgspec.structs.replace(shape, change_modes=_CHANGE_MODES[n])
+        if self._is_bridged and n < _SERVICES:
+            shape = msgspec.structs.replace(shape, is_bridged=True)
         if n == _SERVICES + _BATCHES:
             # Takes most of the fleet, so that others must wait.
             shape = SubmittedJob(
@@ -181,6 +186,10 @@ class SimulatedWorld:
     @property
     def _is_stateful(self) -> bool:
         return self.seed % _STATEFUL_OF == _STATEFUL
+
+    @property
+    def _is_bridged(self) -> bool:
+        return self.seed % _BRIDGED_OF == _BRIDGED
 
     @property
     def _is_thorough(self) -> bool:
