@@ -200,19 +200,16 @@ async def test_ports_are_published(engine: OwnEngine, top: Path) -> None:
 
 
 async def test_a_groups_network_is_followed(engine: OwnEngine, top: Path) -> None:
-    """Host name, resolver, ports of a bridge and the address of a network by name reach the container."""
+    """Host name, resolver, ports and the address of a network by name reach the container."""
     network = TaskNetwork(
-        mode="bridge",
-        hostname="web-1",
-        dns_servers=("192.0.2.53",),
-        addresses={"in": "127.0.0.1"},
-        published=("in",),
+        hostname="web-1", dns_servers=("192.0.2.53",), addresses={"in": "127.0.0.1"}
     )
     async with a_box(engine, top) as box:
         await box.start(
             "hostname; cat /etc/resolv.conf; echo port=$NOMAD_PORT_in; sleep 300",
             launch_network=network,
             launch_ports={"in": (21_011, 90)},
+            ports=["in"],
         )
         await level(lambda: "port=90" in box.output())
         assert "web-1" in box.output() and "192.0.2.53" in box.output()

@@ -113,20 +113,29 @@ def test_a_driver_knows_what_it_starts() -> None:
     assert (names.node_id, names.node_name) == ("n1", "one")
 
 
-def test_in_a_bridge_ports_that_nobody_names_are_published_by_the_first_container() -> None:
-    """Nomad's group publishes its ports itself; here the first main container does, and says where it listens."""
+def test_in_a_bridge_the_inside_is_told_beside_the_outside() -> None:
+    """IP and ADDR are the node's, PORT is where the task listens, ALLOC_ADDR is where siblings reach it; of any driver."""
     network = {**NETWORK, "Mode": "bridge", "Hostname": "web", "DNS": {"Servers": ["10.0.0.2"]}}
-    hook = {"Lifecycle": {"Hook": "prestart", "Sidecar": True}}
-    before, first, second = launches(
-        task_json("before", driver="docker", **hook),
-        task_json("first", driver="docker"),
-        task_json("second", driver="docker", Config={"image": "x", "ports": ["admin"]}),
-        group={"Networks": [network]},
-        ports=(20001, 20002),
-    )
-    assert first.network.published == ("http", "rpc-in")
-    assert not before.network.published and not second.network.published
-    assert (first.network.hostname, first.network.dns_servers) == ("web", ("10.0.0.2",))
+    job = job_json(task_json("a"), task_json("b", driver="docker", Config={"image": "x"}))
+    job["TaskGroups"][0]["Networks"] = [network]
+    plan = resolve_group(ENCODER.encode(job), "g")
+    for task in plan.tasks:
+        placed = alloc(ports=(20001, 20002))
+        found = task_launch(placed, plan, task, NODE, address="172.27.64.9/20")
+        assert {name: text for name, text in found.env.items() if name.endswith("_http")} == {
+            "NOMAD_IP_http": "10.0.0.7",
+            "NOMAD_HOST_IP_http": "10.0.0.7",
+            "NOMAD_PORT_http": "8000",
+            "NOMAD_ALLOC_PORT_http": "8000",
+            "NOMAD_HOST_PORT_http": "20001",
+            "NOMAD_ADDR_http": "10.0.0.7:20001",
+            "NOMAD_HOST_ADDR_http": "10.0.0.7:20001",
+            "NOMAD_ALLOC_INTERFACE_http": "eth0",
+            "NOMAD_ALLOC_IP_http": "172.27.64.9",
+            "NOMAD_ALLOC_ADDR_http": "172.27.64.9:8000",
+        }
+        assert found.env["NOMAD_ALLOC_ADDR_rpc_in"] == "172.27.64.9:20002"
+        assert (found.network.address, found.network.hostname) == ("172.27.64.9", "web")
 
 
 def test_what_a_group_says_of_dns_may_name_the_node() -> None:

@@ -380,9 +380,9 @@ def test_every_format_asks_alike(text: str, name: str) -> None:
 
 
 def test_a_network_by_name_is_a_node_that_has_it() -> None:
-    """A port in a network of its own, and one of a plug-in, only go where such a network is."""
+    """A port in a network of its own, and a group in mode bridge, only go where such a network is."""
     ports = 'port "a" { host_network = "public" }\nport "b" { host_network = "default" }'
-    found = group(task(), network=f'network {{\nmode = "cni/mesh"\n{ports}\n}}')
+    found = group(task(), network=f'network {{\nmode = "bridge"\n{ports}\n}}')
     wanted = [Constraint(left="${attr.host_network.public}", operator="is_set")]
-    wanted += [Constraint(left="${attr.network.cni/mesh}", operator="is_set")]
+    wanted += [Constraint(left="${attr.network.bridge}", operator="=", right="nft")]
     assert list(found.constraints) == wanted
