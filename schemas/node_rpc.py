@@ -138,6 +138,8 @@ class StatsAsk(Wire, frozen=True, kw_only=True):
 
     #: empty: everything on the node.
     alloc_id: str = ""
+    #: also the last hour, of one allocation.
+    history: bool = False
 
 
 class TaskUse(Wire, frozen=True, kw_only=True, omit_defaults=False):
@@ -152,6 +154,37 @@ class TaskUse(Wire, frozen=True, kw_only=True, omit_defaults=False):
     memory_bytes: int = 0
     #: why usage is unknown; empty: it is known.
     problem: str = ""
+    #: counters since its start, and processes now; 0: none, or not counted by its driver here.
+    memory_peak_bytes: int = 0
+    throttled_ns: int = 0
+    oom_kills: int = 0
+    pids: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    #: what the job asks for; 0: not known.
+    asked_cpu_mhz: int = 0
+    asked_memory_mib: int = 0
+
+
+class TaskHistory(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """Usage of a task over the last hour, sampled every ten seconds, in this life of its agent.
+
+    Counts are by bucket: below 16 a bucket is a value; a bucket b above holds the values from
+    (8 + b mod 8) << (b / 8 - 1), b / 8 rounded down, to below the first value of the next one.
+    """
+
+    alloc_id: str
+    task: str
+    samples: int = 0
+    from_ns: int = 0
+    to_ns: int = 0
+    #: bucket -> samples in it.
+    cpu_millicores: dict[int, int] = {}
+    memory_bytes: dict[int, int] = {}
+    cpu_peak_millicores: int = 0
+    memory_peak_bytes: int = 0
+    throttled_ns: int = 0
+    oom_kills: int = 0
 
 
 class StatsAnswer(Wire, frozen=True, kw_only=True, omit_defaults=False):
@@ -161,6 +194,9 @@ class StatsAnswer(Wire, frozen=True, kw_only=True, omit_defaults=False):
     tasks: tuple[TaskUse, ...] = ()
     #: MiB that the directories of an allocation take, by its id.
     disk_mib: dict[str, int] = {}
+    #: clock of a core, by which millicores are MHz; 0: not known.
+    core_mhz: int = 0
+    history: tuple[TaskHistory, ...] = ()
     error: ErrorDetail | None = None
 
 

@@ -454,7 +454,7 @@ def _node_rpc(
         home=home,
         directories=directories,
         executor=lambda: executors[0],
-        actions=agent.action,
+        role=agent,
     )
 
 
@@ -520,6 +520,7 @@ def main() -> int:
         before_end=_leave(own, agent, executors) if own.end_tasks else None,
         carriers={SOURCE: hands.carry},
         given=given,
+        metrics=lambda: executors[0].usage.metrics() if executors else {},
     )
     if code == 0 and own.end_tasks:
         _end_rest(home, drivers)

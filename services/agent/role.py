@@ -20,6 +20,7 @@ from services.agent.tasks.actions import ActionCommand, find_action
 from services.agent.tasks.agent_end import AgentEnd
 from services.agent.tasks.runtime_state import AllocRuntime, TaskPhase
 from services.agent.tasks.supervisor import AgentStep, Supervisor, record_driver_event
+from services.agent.tasks.task_resources import task_cores
 from shared.core.runtime.agent_messages import (
     AgentEffect,
     AgentInput,
@@ -167,6 +168,21 @@ class Agent:
     def action(self, ask: ActionAsk) -> ActionCommand:
         """Find the command of an action of a task that runs. Raises CommandInvalid."""
         return find_action(ask, self._desired.allocs.values(), self._supervisor.node)
+
+    def asked(self, alloc_id: str, task: str) -> tuple[int, int]:
+        """Return what the job asks for a task: MHz and MiB; zeros for a task that is not here."""
+        allocs = self._desired.allocs.values()
+        alloc = next((one for one in allocs if one.desired.alloc_id == alloc_id), None)
+        if alloc is None or task not in alloc.tasks:
+            return 0, 0
+        plan = alloc.tasks[task].plan
+        cores = len(task_cores(alloc.desired, plan))
+        return cores * self.core_mhz() or plan.cpu_mhz, plan.memory_mib
+
+    def core_mhz(self) -> int:
+        """Return the clock of a core of this node; 0: not known."""
+        text = self._supervisor.node.attributes.get("cpu.frequency", "")
+        return int(text) if text.isdigit() else 0
 
     def awaited(self) -> dict[str, str]:
         """Say what the end of the agent waits for, for each group, `job.group`."""

@@ -270,6 +270,15 @@ def test_what_is_used_is_told(up: Up, tmp_path: Path) -> None:
     up.until(lambda: used() > 0, "its processor time")
     one = up.documented("alloc", "stats", name)["tasks"][0]
     assert one["task"] == "server" and one["memory_bytes"] > 0 and not one["problem"]
+    assert one["asked_cpu_mhz"] == one["asked_memory_mib"] == 20
+
+    def sampled() -> int:
+        return up.documented("job", "usage", "busy")["tasks"][0]["samples"]
+
+    up.until(lambda: sampled() > 0, "the first sample")
+    (line,) = up.documented("job", "usage", "busy")["tasks"]
+    assert line["cpu_mhz"]["asked"] == 20 < line["cpu_mhz"]["suggested"]
+    assert 0 < line["memory_mib"]["peak"] < line["memory_mib"]["suggested"]
     code, answer = up.run("node", "status", node, "--stats")
     assert code == 0
     assert one["alloc_id"] in {task["alloc_id"] for task in answer["stats"]["tasks"]}

@@ -118,10 +118,17 @@ class TaskMissing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The present use of a run, with its children if the kernel reports them."""
+    """The present use of a run, with its children if the kernel reports them. Zero: none, or not counted."""
 
     cpu_ns: int
     memory_bytes: int
+    #: the most memory so far, caches of files included.
+    memory_peak_bytes: int = 0
+    throttled_ns: int = 0
+    oom_kills: int = 0
+    pids: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
 
 
 class ExecSession(Protocol):

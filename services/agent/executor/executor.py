@@ -34,6 +34,7 @@ from services.agent.executor.disk_usage import DiskUsageMonitor
 from services.agent.executor.log_rotation import OpenLog, rotate
 from services.agent.executor.ports_in_use import find_port_in_use
 from services.agent.executor.task_command import ChangeScripts
+from services.agent.executor.usage_sampler import UsageSampler
 from services.agent.host_volumes import HostVolumes
 from services.agent.inputs.input_handler import InputHandler
 from services.agent.inputs.input_runner import InputRunner, refused
@@ -123,6 +124,7 @@ class TaskExecutor:
         self._checks = CheckRunner(self._inject, self.runs, self._inputs.mask)
         self._scripts = ChangeScripts(self._inject, self.runs, self._inputs.known_secrets)
         self.disk = DiskUsageMonitor(self._directories, self._live_allocs, self._inject)
+        self.usage = UsageSampler(self.runs)
         #: why the last write to the journal failed; nothing starts while it does.
         self._journal_error = ""
         #: the role ended all tasks with the agent.
@@ -379,6 +381,9 @@ class TaskExecutor:
         if not self.disk.is_running:
             self.disk.is_running = True
             self._spawn("disk", self.disk.run())
+        if not self.usage.is_running:
+            self.usage.is_running = True
+            self._spawn("usage", self.usage.run())
         names = {**self._story.names(effect.key), "task": effect.task, "run": effect.run}
         word = "task.adopted" if adopted else "task.started"
         _log.info(word, **names, driver=driver.name, pid=handle.pid)

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import structlog
 
-from schemas.node_rpc import ActionAsk
 from services.agent.drivers.driver import Driver, DriverRun, ViewingDriver
 from services.agent.drivers.launch_values import references_filled
 from services.agent.tasks.actions import ActionCommand
@@ -23,9 +22,6 @@ from shared.jobspec.secret_references import SecretReference, find_references
 EVENT = "Action"
 WHO_CHARS_MAX = 64
 _log = structlog.get_logger()
-
-#: Finds the command of an action. Raises CommandInvalid.
-ActionSource = Callable[[ActionAsk], ActionCommand]
 
 
 class _RequestInfo(msgspec.Struct):
@@ -42,11 +38,6 @@ def asker(headers: bytes) -> str:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
     return user if user.isprintable() else ""
-
-
-def no_actions(_ask: ActionAsk) -> ActionCommand:
-    """Refuse every action: of an agent whose role is not known."""
-    raise CommandInvalid("unavailable", "this agent runs no actions")
 
 
 def action_words(

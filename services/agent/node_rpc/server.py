@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -27,16 +27,12 @@ from services.agent.executor.data_dir import DataDir
 from services.agent.executor.executor import TaskExecutor
 from services.agent.executor.log_reader import TaskLogReader
 from services.agent.executor.log_rotation import OpenLog
+from services.agent.executor.usage_sampler import measure_all
 from services.agent.node_rpc import files
-from services.agent.node_rpc.action import (
-    ActionRecord,
-    ActionSource,
-    action_words,
-    asker,
-    no_actions,
-)
+from services.agent.node_rpc.action import ActionRecord, action_words, asker
 from services.agent.node_rpc.stream import FrameSender
 from services.agent.safe_open import open_below
+from services.agent.tasks.actions import ActionCommand
 from services.agent.tasks.operator_orders import ORDER_VERBS
 from shared.bus.connection.frame_parser import MessageHandler
 from shared.bus.connection.nats_client import BusClient
@@ -67,6 +63,22 @@ _log = structlog.get_logger()
 T = TypeVar("T")
 
 
+class RoleReads(Protocol):
+    """What is read of the agent's role: nothing of it changes the role."""
+
+    def action(self, ask: node_rpc.ActionAsk) -> ActionCommand:
+        """Find the command of an action. Raises CommandInvalid."""
+        ...
+
+    def asked(self, alloc_id: str, task: str) -> tuple[int, int]:
+        """Return what the job asks for a task: MHz and MiB; zeros where that is not known."""
+        ...
+
+    def core_mhz(self) -> int:
+        """Return the clock of a core of this node; 0: not known."""
+        ...
+
+
 class NodeRpcServer:
     """One per agent. The shell delivers messages to `carry`; `executor` returns the executor."""
 
@@ -77,14 +89,14 @@ class NodeRpcServer:
         home: DataDir,
         directories: AllocDirs,
         executor: Callable[[], TaskExecutor],
-        actions: ActionSource = no_actions,
+        role: RoleReads,
     ) -> None:
         self._node_id = node_id
         self._top = home.top
         self._home = home
         self._directories = directories
         self._executor = executor
-        self._actions = actions
+        self._role = role
         self._streams: dict[str, FrameSender] = {}
         self._work: set[asyncio.Task[None]] = set()
 
@@ -161,19 +173,32 @@ class NodeRpcServer:
 
     async def _stats(self, ask: node_rpc.StatsAsk) -> node_rpc.StatsAnswer:
         runs = self._executor().runs(ask.alloc_id)[:TASKS_MAX]
-        before = await _measure_all(runs)
+        before = await measure_all(runs)
         await asyncio.sleep(_SAMPLE_S)
-        after = await _measure_all(runs)
+        after = await measure_all(runs)
         disk = self._executor().disk_mib()
         if ask.alloc_id:
             found = await _in_thread(self._directories.measure, ask.alloc_id)
             disk = {ask.alloc_id: found.used_mib}
         tasks = [
-            _task_use(run, driver, *pair)
+            self._asked(_task_use(run, driver, *pair))
             for (driver, _, run), pair in zip(runs, zip(before, after, strict=True), strict=True)
         ]
         tasks.sort(key=lambda one: (one.alloc_id, one.task))
-        return node_rpc.StatsAnswer(node_id=self._node_id, tasks=tuple(tasks), disk_mib=disk)
+        if ask.history and not ask.alloc_id:
+            raise CommandInvalid("invalid", "history is of one allocation", "alloc_id")
+        history = self._executor().usage.histories(ask.alloc_id) if ask.history else ()
+        return node_rpc.StatsAnswer(
+            node_id=self._node_id,
+            tasks=tuple(tasks),
+            disk_mib=disk,
+            core_mhz=self._role.core_mhz(),
+            history=history,
+        )
+
+    def _asked(self, one: node_rpc.TaskUse) -> node_rpc.TaskUse:
+        cpu_mhz, memory_mib = self._role.asked(one.alloc_id, one.task)
+        return msgspec.structs.replace(one, asked_cpu_mhz=cpu_mhz, asked_memory_mib=memory_mib)
 
     # ---- streams ----
 
@@ -270,7 +295,7 @@ class NodeRpcServer:
             _log.info("exec.ended", alloc=ask.alloc_id, task=ask.task)
 
     async def _action(self, ask: node_rpc.ActionAsk, who: str, stream: FrameSender) -> int:
-        found = self._actions(ask)
+        found = self._role.action(ask)
         driver, handle, run = self._running(ask.alloc_id, found.task)
         executor = self._executor()
         variables, secrets = executor.held_values(run, found.inputs)
@@ -338,6 +363,8 @@ _REQUESTS: dict[str, type[Wire]] = {
     "stats": node_rpc.StatsAsk,
     **dict.fromkeys(("fs_list", "fs_stat", "fs_read"), node_rpc.FilesAsk),
 }
+#: Fields that a measurement and its answer share.
+_COUNTERS = [one for one in TaskUsage.__struct_fields__ if one != "cpu_ns"]
 _FILE_VERBS = {"fs_list": files.list_files, "fs_stat": files.stat_file, "fs_read": files.read_file}
 
 
@@ -405,24 +432,6 @@ def _outcome(done: asyncio.Future[int | None]) -> tuple[int | None, ErrorDetail 
     return None, ErrorDetail(code="failed", message=repr(fault))
 
 
-async def _measure_all(
-    runs: list[tuple[Driver, Any, DriverRun]],
-) -> list[tuple[float, TaskUsage | Exception]]:
-    """Measure runs, each with the moment of it."""
-    gate = asyncio.Semaphore(16)
-
-    async def one(driver: Driver, handle: Any) -> tuple[float, TaskUsage | Exception]:
-        loop = asyncio.get_running_loop()
-        try:
-            async with gate:
-                used = await asyncio.wait_for(driver.stats(handle), 5.0)
-        except Exception as err:  # noqa: BLE001 - a driver may fail in any way; the others still answer.
-            return loop.time(), err
-        return loop.time(), used
-
-    return await asyncio.gather(*(one(driver, handle) for driver, handle, _ in runs))
-
-
 def _task_use(
     run: DriverRun,
     driver: Driver,
@@ -439,7 +448,7 @@ def _task_use(
         named,
         cpu_ns=last.cpu_ns,
         cpu_millicores=round(spent_us / max(to_s - from_s, 1e-3) / 1000),
-        memory_bytes=last.memory_bytes,
+        **{name: getattr(last, name) for name in _COUNTERS},
     )
 
 

@@ -3,16 +3,22 @@
 Stopping is an event in the log; the rest is a request to the node's agent.
 """
 
+import asyncio
+
 import msgspec
 
 from schemas.node_rpc import StatsAnswer, StatsAsk, TaskAnswer, TaskAsk, TaskUse
 from schemas.operator import StopRequest
 from schemas.projections import AllocSummary
 from services.cli.runtime.bus_client import with_bus
-from services.cli.runtime.node_client import A, T, request_alloc
+from services.cli.runtime.node_client import A, T, find_alloc, request_alloc, request_node
 from services.cli.runtime.operator_client import OperatorResult, request_operator
-from services.cli.runtime.output import CommandOutput, short_id
+from services.cli.runtime.output import CliError, CommandOutput, short_id
+from shared.bus.connection.public_client import Client
 from shared.display.formats import format_mib, format_size
+
+#: Between two looks with --follow.
+_FOLLOW_S = 2.0
 
 
 class AllocStopResult(OperatorResult, frozen=True):
@@ -72,13 +78,27 @@ def send_signal(out: CommandOutput, *, alloc_id: str, task: str, signal: str) ->
     return 0
 
 
-def stats(out: CommandOutput, *, alloc_id: str) -> int:
-    """Show the current resource use of an allocation's tasks."""
-    one, found = _request(alloc_id, "stats", StatsAsk(), StatsAnswer)
-    disk = found.disk_mib.get(one.id, 0)
-    out.result(AllocStatsResult(one.id, one.node, found.tasks, disk))
-    print_usage(out, found.tasks, of_node=False)
-    out.line(f"directories: {format_mib(disk)}" + ("" if found.tasks else "; no task is running"))
+def stats(out: CommandOutput, *, alloc_id: str, follow: bool) -> int:
+    """Show the current resource use of an allocation's tasks; with `follow` until its tasks have ended."""
+    if follow and out.is_json:
+        raise CliError("usage", "--json cannot be combined with --follow")
+
+    async def work(client: Client) -> None:
+        one = (await find_alloc(client, alloc_id)).allocation
+        ask = StatsAsk(alloc_id=one.id)
+        while True:
+            found = await request_node(client, one.node, "stats", ask, answer=StatsAnswer)
+            disk = found.disk_mib.get(one.id, 0)
+            out.result(AllocStatsResult(one.id, one.node, found.tasks, disk))
+            print_usage(out, found.tasks, of_node=False)
+            text = "" if found.tasks else "; no task is running"
+            out.line(f"directories: {format_mib(disk)}{text}")
+            if not follow or not found.tasks:
+                return
+            out.line("")
+            await asyncio.sleep(_FOLLOW_S)
+
+    with_bus(work)
     return 0
 
 
@@ -94,12 +114,17 @@ def print_usage(out: CommandOutput, tasks: tuple[TaskUse, ...], *, of_node: bool
             one.task,
             one.driver,
             f"{one.cpu_millicores / 10:.1f}%",
+            f"{one.asked_cpu_mhz} MHz" if one.asked_cpu_mhz else "",
             f"{one.cpu_ns / 1e9:.1f}s",
+            f"{one.throttled_ns / 1e9:.1f}s" if one.throttled_ns else "",
             format_size(one.memory_bytes),
+            format_size(one.memory_peak_bytes) if one.memory_peak_bytes else "",
+            format_mib(one.asked_memory_mib) if one.asked_memory_mib else "",
+            one.oom_kills or "",
+            one.pids or "",
             one.problem,
         )
         for one in tasks
     ]
-    out.table(
-        "ALLOCATION|TASK|DRIVER|CPU>|CPU TIME>|MEMORY>|PROBLEM", rows, "Use" if of_node else ""
-    )
+    columns = "CPU>|ASKED>|CPU TIME>|THROTTLED>|MEMORY>|PEAK>|ASKED>|OOM>|PIDS>"
+    out.table(f"ALLOCATION|TASK|DRIVER|{columns}|PROBLEM", rows, "Use" if of_node else "")

@@ -152,10 +152,21 @@ COMMANDS = (
         ("alloc", "stats"),
         "show the current resource use of an allocation's tasks",
         "alloc.actions:stats",
-        (ALLOC_ARGUMENT,),
+        (
+            ALLOC_ARGUMENT,
+            ArgumentSpec(
+                "follow",
+                "show it again every two seconds while a task runs",
+                bool,
+                default=False,
+                flags=("-f", "--follow"),
+            ),
+        ),
         {"": "alloc.actions:AllocStatsResult"},
         details="Each task has `cpu_millicores` (over a quarter second; 1,000 is a core), `cpu_ns` (since its "
-        "start) and `memory_bytes`.",
-        examples=("alloc stats 4f9c21ab",),
+        "start) and `memory_bytes` (without caches of files); beside them what the job asks for, and what its "
+        "driver counts: the highest memory, time throttled by a limit, kills for lack of memory, processes, bytes "
+        "read and written.",
+        examples=("alloc stats 4f9c21ab", "alloc stats -f 4f9c21ab"),
     ),
 )

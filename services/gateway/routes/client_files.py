@@ -20,6 +20,7 @@ from schemas.node_rpc import (
     StatsAsk,
     TaskAnswer,
     TaskAsk,
+    TaskUse,
 )
 from services.gateway.edge.agents import HttpNodeStream, ask_agent, streamed
 from services.gateway.edge.call import Call
@@ -284,31 +285,29 @@ async def read_alloc_stats(call: Call) -> object:
     """What an allocation uses now."""
     alloc_id, node = alloc_place(call)
     found = await ask_agent(call, node, "stats", StatsAsk(alloc_id=alloc_id), answer=StatsAnswer)
-    tasks = {
-        one.task: _usage(one.cpu_millicores, one.memory_bytes)
-        for one in found.tasks
-        if one.alloc_id == alloc_id
-    }
-    cpu = sum(one.cpu_millicores for one in found.tasks if one.alloc_id == alloc_id)
-    memory = sum(one.memory_bytes for one in found.tasks if one.alloc_id == alloc_id)
+    tasks = {one.task: _usage([one], found.core_mhz) for one in found.tasks}
+    whole = _usage(list(found.tasks), found.core_mhz)
     return {
-        "ResourceUsage": _usage(cpu, memory)["ResourceUsage"],
+        "ResourceUsage": whole["ResourceUsage"],
         "Tasks": tasks,
         "Timestamp": call.role.times.at(call.role.seq),
     }
 
 
-def _usage(millicores: int, memory_bytes: int) -> Object:
+def _usage(tasks: list[TaskUse], core_mhz: int) -> Object:
+    """Say in Nomad's words what tasks use; its ticks are MHz."""
+    millicores = sum(one.cpu_millicores for one in tasks)
+    memory_bytes = sum(one.memory_bytes for one in tasks)
     return {
         "ResourceUsage": {
             "CpuStats": {
                 "SystemMode": 0.0,
                 "UserMode": 0.0,
-                "TotalTicks": float(millicores),
+                "TotalTicks": millicores * (core_mhz or 1000) / 1000,
                 "ThrottledPeriods": 0,
-                "ThrottledTime": 0,
+                "ThrottledTime": sum(one.throttled_ns for one in tasks),
                 "Percent": millicores / 10,
-                "Measured": ["Total Ticks", "Percent"],
+                "Measured": ["Total Ticks", "Percent", "Throttled Time"],
             },
             "MemoryStats": {
                 "RSS": memory_bytes,
@@ -316,10 +315,10 @@ def _usage(millicores: int, memory_bytes: int) -> Object:
                 "Swap": 0,
                 "MappedFile": 0,
                 "Usage": memory_bytes,
-                "MaxUsage": 0,
+                "MaxUsage": sum(one.memory_peak_bytes for one in tasks),
                 "KernelUsage": 0,
                 "KernelMaxUsage": 0,
-                "Measured": ["RSS", "Usage"],
+                "Measured": ["RSS", "Usage", "Max Usage"],
             },
             "DeviceStats": None,
         },
@@ -428,7 +427,7 @@ async def read_node_stats(call: Call) -> object:
                 "Total": millicores / 10,
             }
         ],
-        "CPUTicksConsumed": float(millicores),
+        "CPUTicksConsumed": millicores * (found.core_mhz or 1000) / 1000,
         "Memory": {
             "Total": memory,
             "Available": max(memory - used, 0),

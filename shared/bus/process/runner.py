@@ -85,6 +85,8 @@ class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
     given: Mapping[str, object] | None = None
     #: settings of this role alone, for the log.
     settings: msgspec.Struct | None = None
+    #: numbers of what performs its effects, beside the role's own.
+    metrics: Callable[[], dict[str, float]] | None = None
 
 
 #: Makes a role from the settings of the process. Raises ConfigInvalid.
@@ -111,6 +113,7 @@ def run_role(
     before_end: BeforeEnd | None = None,
     carriers: Mapping[str, SubscribeFunction] | None = None,
     given: Mapping[str, object] | None = None,
+    metrics: Callable[[], dict[str, float]] | None = None,
 ) -> int:
     """Run one role until a signal; returns the exit code. The arguments are those of RoleSpec."""
     spec = RoleSpec(
@@ -121,6 +124,7 @@ def run_role(
         before_end=before_end,
         carriers=carriers,
         given=given,
+        metrics=metrics,
     )
     return run_roles([spec], settings)
 
@@ -151,6 +155,7 @@ class _RunningRole(msgspec.Struct, frozen=True):
     shell: Shell
     side_task: SideTask | None
     before_end: BeforeEnd | None = None
+    more_metrics: Callable[[], dict[str, float]] | None = None
 
     @property
     def seq(self) -> int:
@@ -177,7 +182,7 @@ def _shell_of(spec: RoleSpec, settings: RunSettings) -> _RunningRole:
     shell.on_replayed = lambda seq: log.info("log.replayed", seq=seq)
     if spec.performers_of is not None:
         shell.add_performers(spec.performers_of(shell))
-    return _RunningRole(role, shell, spec.side_task, spec.before_end)
+    return _RunningRole(role, shell, spec.side_task, spec.before_end, spec.metrics)
 
 
 def tune_garbage_collector() -> None:
@@ -294,5 +299,8 @@ def _health(running: Sequence[_RunningRole]) -> Health:
 
 
 def _metrics(running: Sequence[_RunningRole]) -> dict[str, float]:
-    each = {one.role.name: one.shell.metrics() for one in running}
+    each = {
+        one.role.name: one.shell.metrics() | (one.more_metrics() if one.more_metrics else {})
+        for one in running
+    }
     return {**merged_metrics(each), **process_metrics()}

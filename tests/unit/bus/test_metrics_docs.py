@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from schemas.nodes import NodeSpec
+from services.agent.executor.usage_sampler import UsageSampler
 from services.agent.role import Agent
 from services.eval_broker.role import EvalBroker
 from services.gateway.edge.bus.middleware import BusCounts
@@ -90,6 +91,7 @@ def test_every_documented_metric_exists() -> None:
     own = [name for role in roles() for name in shown(role) if not name.startswith(SHELL)]
     own += BusCounts().metrics()
     assert len(own) == len(set(own))
+    own += UsageSampler(list).metrics()
     assert set(DOCUMENTED) == {*own, *(name for name in shown(roles()[0]) if SHELL in name)}
 
 

@@ -179,8 +179,8 @@ class ExecDriver(ProcessDriver):
         """Processor time and memory of the task's group, else of its own process."""
         if self.groups is None:
             return await super().stats(handle)
-        cpu_ns, memory_bytes = self.groups.usage(group_name(handle.directory))
-        return TaskUsage(cpu_ns=cpu_ns, memory_bytes=memory_bytes)
+        found = self.groups.usage(group_name(handle.directory))
+        return TaskUsage(**msgspec.structs.asdict(found))
 
 
 def _with_paths(order: StartOrder, devices: tuple[str, ...], shown: tuple[str, ...]) -> StartOrder:

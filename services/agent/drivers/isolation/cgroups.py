@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from schemas.base import MIB
+from services.agent.drivers.isolation.group_usage import GroupUsage, group_usage
 
 #: In order of need; what is missing is said by the fingerprint.
 CONTROLLERS = ("memory", "pids", "cpu", "cpuset", "cpuacct", "freezer")
@@ -188,22 +189,10 @@ class CgroupTree:
         """Kill all members and remove the group."""
         kill_and_remove([str(top / name) for top in self.tops.values()])
 
-    def usage(self, name: str) -> tuple[int, int]:
-        """Processor time (ns) and memory (bytes, without what is only a cache of files) of a group."""
-        cpu_ns = memory = 0
-        if (path := self._of("cpuacct", name)) is not None and "cpuacct" not in self.found.second:
-            cpu_ns = int(_text(path / "cpuacct.usage") or 0)
-        elif (path := self._of("cpu", name)) is not None:
-            cpu_ns = _field(_text(path / "cpu.stat"), "usage_usec") * 1000
-        if (path := self._of("memory", name)) is not None:
-            stat = _text(path / "memory.stat")
-            if "memory" in self.found.second:
-                used = int(_text(path / "memory.current") or 0)
-                memory = max(used - _field(stat, "inactive_file"), 0)
-            else:
-                used = int(_text(path / "memory.usage_in_bytes") or 0)
-                memory = max(used - _field(stat, "total_inactive_file"), 0)
-        return cpu_ns, memory
+    def usage(self, name: str) -> GroupUsage:
+        """Return what a group uses."""
+        places = {one: self.tops[place] / name for one, place in self.found.dirs.items()}
+        return group_usage(places, self.found.second)
 
     def sweep(self) -> int:
         """Remove groups without members that an earlier life left. Returns how many."""
