@@ -58,6 +58,8 @@ from services.agent.inputs.templates.handler import TemplateHandler, task_view
 from services.agent.inputs.templates.service_directory import ServiceDirectory
 from services.agent.inputs.templates.settings import TemplateSettings, template_settings
 from services.agent.inputs.templates.variable_directory import VariableDirectory
+from services.agent.inputs.vault.handler import VaultHandler
+from services.agent.inputs.vault.settings import VaultSettings, vault_settings
 from services.agent.network.group_networks import GroupNetworks
 from services.agent.network.settings import BridgeSettings, bridge_settings
 from services.agent.node_reconciler import AgentLimits
@@ -230,22 +232,45 @@ def _input_handlers(
     *,
     data: ClusterData,
     plugins: SecretPlugins,
+    vault: VaultSettings,
 ) -> dict[str, InputHandler]:
     artifacts = artifact_settings(os.environ)
+    found = _vault(vault, data.tokens, drivers)
+    known = None if found is None else found.secrets
     templates = TemplateHandler(
-        home.top, task_view(drivers), templated, data.services, variables=data.variables
+        home.top,
+        task_view(drivers),
+        templated,
+        data.services,
+        variables=data.variables,
+        secrets=known,
     )
     identities = IdentityHandler(data.tokens, task_view(drivers), task_owner(drivers))
-    secrets = SecretHandler(plugins, variables=data.variables)
+    secrets = SecretHandler(plugins, variables=data.variables, vault=known)
     made = (identities, secrets, templates)
     handlers: dict[str, InputHandler] = {one.kind: one for one in made}
+    if found is not None:
+        handlers[found.kind] = found
     if find_spec("urllib3") is None:
         log.info("inputs.skipped", kind=ARTIFACT, reason=missing_extra("urllib3"))
         return handlers
     from services.agent.inputs.artifacts.handler import ArtifactHandler  # noqa: PLC0415 - extra "agent".
 
-    found = ArtifactHandler(home.top, artifacts, refused_hosts=bus_hosts(bus_url))
-    return {found.kind: found, **handlers}
+    fetches = ArtifactHandler(home.top, artifacts, refused_hosts=bus_hosts(bus_url))
+    return {fetches.kind: fetches, **handlers}
+
+
+def _vault(
+    settings: VaultSettings, tokens: KeeperTokens, drivers: Mapping[str, Driver]
+) -> VaultHandler | None:
+    """Make what knows Vault; None: the operator named none. Raises ConfigInvalid."""
+    if not settings.addr:
+        return None
+    if find_spec("urllib3") is None:
+        raise ConfigInvalid(missing_extra("urllib3"))
+    from services.agent.inputs.vault.client import VaultClient  # noqa: PLC0415 - extra "agent".
+
+    return VaultHandler(VaultClient(settings), tokens, task_owner(drivers))
 
 
 def _networks(
@@ -325,7 +350,7 @@ def _finder(
     parts: tuple[AllocDirs, GroupNetworks],
     drivers: Mapping[str, Driver],
     *,
-    offers: Sequence[HostVolumes | SecretPlugins | TemplateSettings | NodeDns],
+    offers: Sequence[HostVolumes | SecretPlugins | TemplateSettings | NodeDns | VaultSettings],
 ) -> FingerprintRefresher:
     reserved = HostReserved(
         cpu_mhz=own.reserved_cpu_mhz,
@@ -481,11 +506,11 @@ def main() -> int:
         end_orphans(home, _groups(drivers, home))
         directories = AllocDirs(home.top, memory=own.secrets_memory)
         templated, data = template_settings(os.environ), ClusterData(own.node_id, dns)
-        plugins = SecretPlugins(own.secret_plugins)
+        plugins, vault = SecretPlugins(own.secret_plugins), vault_settings(os.environ)
         handlers = _input_handlers(
-            home, drivers, templated, settings.nats_url, data=data, plugins=plugins
+            home, drivers, templated, settings.nats_url, data=data, plugins=plugins, vault=vault
         )
-        offers = (volumes, templated, plugins, dns)
+        offers = (volumes, templated, plugins, dns, vault)
         finder = _finder(own, home, (directories, networks), drivers, offers=offers)
         spec = finder.find()
         agent, given = _agent(own, home, spec), _given(own, home, spec)

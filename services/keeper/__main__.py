@@ -22,6 +22,7 @@ from shared.bus.process.runner import RoleSpec, run_services
 from shared.bus.process.settings import RunSettings, new_instance, settings_from
 from shared.bus.shell.shell import EffectHandler, Shell
 from shared.errors import ConfigInvalid
+from shared.protocol.identity_names import VAULT_AUDIENCE, VAULT_LIFE_S
 
 _PREFIX = "CARAVAN_KEEPER_"
 #: Name of the problem of a key store that cannot be used, in `/health`.
@@ -37,6 +38,9 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     kek_command: str = ""
     #: claim `iss` of identities: the address of a gateway that serves `/.well-known/openid-configuration`.
     oidc_issuer: str = ""
+    #: of the identity with which tasks log in at Vault, where the job has none of its own.
+    vault_aud: str = VAULT_AUDIENCE
+    vault_ttl_s: int = VAULT_LIFE_S
     #: a command that prints the next key-encryption key, while one takes the place of the other.
     next_kek_command: str = ""
 
@@ -74,10 +78,19 @@ def build(settings: RunSettings) -> RoleSpec:
         return vault.performers()
 
     return RoleSpec(
-        role=Keeper(instance=new_instance("keeper"), issuer=own.oidc_issuer),
+        role=Keeper(
+            instance=new_instance("keeper"),
+            issuer=own.oidc_issuer,
+            vault_audience=own.vault_aud,
+            vault_life_s=own.vault_ttl_s,
+        ),
         performers_of=performers_of,
         settings=own,
-        given={"issuer": own.oidc_issuer},
+        given={
+            "issuer": own.oidc_issuer,
+            "vault_audience": own.vault_aud,
+            "vault_life_s": own.vault_ttl_s,
+        },
     )
 
 

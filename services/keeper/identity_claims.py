@@ -3,7 +3,8 @@
 The question of a node decides nothing but which identity it is about: audience and lifetime are those of the job file.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from schemas.base import SECOND_NS, JobId
 from shared.core.state.ids import alloc_id
@@ -11,24 +12,46 @@ from shared.core.state.state import State
 from shared.core.state.tables.jobs import JobVersion
 from shared.errors import CommandInvalid
 from shared.jobspec.identities import task_identities
-from shared.jobspec.nomad.job import JOB_DECODER
+from shared.jobspec.nomad.job import JOB_DECODER, TaskSpec
 from shared.jobspec.nomad.services import WorkloadIdentity
-from shared.protocol.identity_names import DEFAULT_AUDIENCE, DEFAULT_IDENTITY, NAMESPACE, REGION
+from shared.protocol.identity_names import (
+    DEFAULT_AUDIENCE,
+    DEFAULT_IDENTITY,
+    NAMESPACE,
+    REGION,
+    VAULT_AUDIENCE,
+    VAULT_IDENTITY,
+    VAULT_LIFE_S,
+)
 
 #: Versions whose identities are kept: the text of one is read once.
 _VERSIONS_KEPT = 256
+
+
+class SignedBlock(NamedTuple):
+    """An identity of a task: its block, and claims that other blocks of the task add."""
+
+    block: WorkloadIdentity
+    claims: Mapping[str, str]
+
+
 #: By group and task: the identities by name.
-_Identities = dict[tuple[str, str], dict[str, WorkloadIdentity]]
+_Identities = dict[tuple[str, str], dict[str, SignedBlock]]
+#: Of a login at Vault, where the job says nothing else.
+VAULT_BLOCK = WorkloadIdentity(
+    name=VAULT_IDENTITY, audience=(VAULT_AUDIENCE,), ttl_ns=VAULT_LIFE_S * SECOND_NS
+)
 
 
 class TaskIdentities:
     """Identities of tasks by the version of their job."""
 
-    def __init__(self) -> None:
+    def __init__(self, vault: WorkloadIdentity = VAULT_BLOCK) -> None:
+        self._vault = vault
         #: job, seq of the version -> what its text says; oldest first. A purged job begins at version 0 again.
         self._known: dict[tuple[str, int], _Identities] = {}
 
-    def of_task(self, state: State, row: int, task: str) -> dict[str, WorkloadIdentity]:
+    def of_task(self, state: State, row: int, task: str) -> dict[str, SignedBlock]:
         """Return the identities of a task of an allocation by name. Raises CommandInvalid."""
         groups = state.allocations.groups
         ref = int(state.allocations.group[row])
@@ -50,16 +73,32 @@ class TaskIdentities:
         if key not in self._known:
             if len(self._known) >= _VERSIONS_KEPT:
                 del self._known[next(iter(self._known))]
-            self._known[key] = _identities_of(version.spec)
+            self._known[key] = _identities_of(version.spec, self._vault)
         return self._known[key]
 
 
-def _identities_of(spec: bytes) -> _Identities:
+def vault_block(audience: str, life_s: int) -> WorkloadIdentity:
+    """Return the identity with which tasks log in at Vault, where their job says nothing else."""
+    names = (audience,) if audience else ()
+    return WorkloadIdentity(name=VAULT_IDENTITY, audience=names, ttl_ns=max(life_s, 0) * SECOND_NS)
+
+
+def _identities_of(spec: bytes, vault: WorkloadIdentity) -> _Identities:
     return {
-        (group.name, task.name): {one.name: one.block for one in task_identities(task)}
+        (group.name, task.name): _of_task(task, vault)
         for group in JOB_DECODER.decode(spec).groups
         for task in group.tasks
     }
+
+
+def _of_task(task: TaskSpec, vault: WorkloadIdentity) -> dict[str, SignedBlock]:
+    found = {one.name: SignedBlock(one.block, {}) for one in task_identities(task)}
+    if task.vault is not None:
+        block = found[VAULT_IDENTITY].block if VAULT_IDENTITY in found else vault
+        claims = {"vault_namespace": task.vault.namespace, "vault_role": task.vault.role}
+        said = {name: text for name, text in claims.items() if text}
+        found[VAULT_IDENTITY] = SignedBlock(block, said)
+    return found
 
 
 def claims_of(
@@ -68,11 +107,12 @@ def claims_of(
     *,
     task: str,
     name: str,
-    block: WorkloadIdentity,
+    signed: SignedBlock,
     now_ns: int,
     issuer: str,
 ) -> dict[str, Any]:
     """Make the claims of a token, but for its id."""
+    block = signed.block
     table = state.allocations
     ref = int(table.group[row])
     job_id: str = table.groups.job_ids[ref]
@@ -90,6 +130,7 @@ def claims_of(
         "nomad_allocation_id": alloc_id(int(table.key[row])),
         "nomad_task": task,
     }
+    claims |= signed.claims
     if audience:
         claims["aud"] = audience[0] if len(audience) == 1 else list(audience)
     if block.ttl_ns > 0:

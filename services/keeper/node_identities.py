@@ -8,7 +8,7 @@ from schemas.base import Wire
 from schemas.envelope import ENCODER
 from schemas.identities import IdentityAnswers, IdentityAsk, SignedIdentity
 from schemas.jobs import ErrorDetail
-from services.keeper.identity_claims import TaskIdentities, claims_of
+from services.keeper.identity_claims import VAULT_BLOCK, TaskIdentities, claims_of
 from services.keeper.node_questions import (
     NodeQuestion,
     NodeQuestions,
@@ -23,19 +23,26 @@ from shared.core.runtime.keeper_messages import IdentitySigned, SignIdentity
 from shared.core.runtime.messages import Message
 from shared.core.runtime.replica import Replica
 from shared.core.runtime.step import Step
+from shared.jobspec.nomad.services import WorkloadIdentity
 
 
 class NodeIdentities(NodeQuestions[SignedIdentity]):
     """Questions for identities that are with the vault. `issuer`: claim `iss`; empty: tokens have none."""
 
     def __init__(
-        self, replica: Replica, keys: SigningKeys, new_token: Callable[[], int], *, issuer: str
+        self,
+        replica: Replica,
+        keys: SigningKeys,
+        new_token: Callable[[], int],
+        *,
+        issuer: str,
+        vault: WorkloadIdentity = VAULT_BLOCK,
     ) -> None:
         super().__init__(new_token)
         self._replica = replica
         self._keys = keys
         self._issuer = issuer
-        self._identities = TaskIdentities()
+        self._identities = TaskIdentities(vault)
 
     def signed(self, item: IdentitySigned, step: Step) -> None:
         """Take one token, sealed, if it is of a question."""
@@ -63,7 +70,7 @@ class NodeIdentities(NodeQuestions[SignedIdentity]):
                 row,
                 task=ask.task,
                 name=name,
-                block=block,
+                signed=block,
                 now_ns=step.now_ns,
                 issuer=self._issuer,
             )

@@ -20,6 +20,7 @@ from schemas.variables import (
     VariablesShredded,
 )
 from services.keeper.held_locks import HeldLocks
+from services.keeper.identity_claims import vault_block
 from services.keeper.keyring import Keyring
 from services.keeper.node_identities import NodeIdentities
 from services.keeper.node_variables import NodeVariables
@@ -62,6 +63,7 @@ from shared.core.runtime.resend_table import ResendTable
 from shared.core.runtime.role import Input
 from shared.core.runtime.step import Step
 from shared.protocol import subjects
+from shared.protocol.identity_names import VAULT_AUDIENCE, VAULT_LIFE_S
 from shared.protocol.variable_paths import LIVES_MAX
 
 #: A store that cannot be used is tried again: an operator may have put the right key in place.
@@ -92,7 +94,13 @@ class Keeper(ReplicatedRole):
     leader_key = "keeper"
 
     def __init__(
-        self, *, instance: str, replicas: ReplicaFactory = Replica, issuer: str = ""
+        self,
+        *,
+        instance: str,
+        replicas: ReplicaFactory = Replica,
+        issuer: str = "",
+        vault_audience: str = VAULT_AUDIENCE,
+        vault_life_s: int = VAULT_LIFE_S,
     ) -> None:
         super().__init__(instance, _TABLES, replicas)
         self._counters = Counters("caravan_keeper_", _COUNTED)
@@ -104,7 +112,11 @@ class Keeper(ReplicatedRole):
         self.signing = SigningKeys(self.replica, send=self._send, new_token=tokens.__next__)
         self._of_nodes = NodeVariables(self.replica, tokens.__next__)
         self._identities = NodeIdentities(
-            self.replica, self.signing, tokens.__next__, issuer=issuer
+            self.replica,
+            self.signing,
+            tokens.__next__,
+            issuer=issuer,
+            vault=vault_block(vault_audience, vault_life_s),
         )
         self._keyring = Keyring(
             self.replica,

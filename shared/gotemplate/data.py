@@ -1,7 +1,7 @@
 """What a template reads from outside, through the caller: the engine itself has no clock, file or network."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -41,6 +41,21 @@ class Variable(msgspec.Struct, frozen=True, kw_only=True):
         return f"Variable({self.path!r}, {self.modify_index})"
 
 
+class VaultSecret(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret of Vault, as `secret` returns it. `lease_s` 0: it has no lease, or a lease without an end."""
+
+    path: str
+    #: JSON values.
+    data: Mapping[str, Any] = {}
+    lease_id: str = ""
+    lease_s: int = 0
+    is_renewable: bool = False
+
+    def __repr__(self) -> str:
+        """Name it without its data: a text of it may reach a log."""
+        return f"VaultSecret({self.path!r})"
+
+
 class TemplateData(Protocol):
     """Where a template gets its data. None: it is not known yet, and the pass notes it as missing.
 
@@ -71,3 +86,9 @@ class TemplateData(Protocol):
 
     def variables(self, prefix: str) -> Sequence[Variable] | None:
         """List the variables below a prefix; their items are not read."""
+
+    def secret(self, path: str) -> VaultSecret | None:
+        """Read a secret of Vault; one that does not exist is not known yet."""
+
+    def secret_names(self, path: str) -> Sequence[str] | None:
+        """List the names of secrets of Vault below a path."""

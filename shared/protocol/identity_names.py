@@ -3,6 +3,10 @@
 #: Of the block without a name; its audience is this cluster.
 DEFAULT_IDENTITY = "default"
 DEFAULT_AUDIENCE = "nomadproject.io"
+#: With which a task logs in at Vault; the keeper's settings give its audience and life where the job does not.
+VAULT_IDENTITY = "vault_default"
+VAULT_AUDIENCE = "vault.io"
+VAULT_LIFE_S = 3_600
 REGION = "global"
 NAMESPACE = "default"
 

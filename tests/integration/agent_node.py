@@ -36,6 +36,9 @@ from services.agent.inputs.secrets.plugins import SecretPlugins
 from services.agent.inputs.templates.handler import TemplateHandler, task_view
 from services.agent.inputs.templates.service_directory import ServiceSource
 from services.agent.inputs.templates.variable_directory import VariableSource
+from services.agent.inputs.vault.client import VaultClient
+from services.agent.inputs.vault.handler import VaultHandler
+from services.agent.inputs.vault.settings import VaultSettings
 from services.agent.network.group_networks import GroupNetworks
 from services.agent.network.settings import BridgeSettings
 from services.agent.node_reconciler import AgentLimits
@@ -97,6 +100,7 @@ class Node:
         services: ServiceSource | None = None,
         tokens: TokenSource | None = None,
         variables: VariableSource | None = None,
+        vault_addr: str = "",
         inputs: Callable[[DataDir], Iterable[InputHandler]] = lambda _home: (),
         bridge: BridgeSettings | None = None,
         **settings: Any,
@@ -113,16 +117,23 @@ class Node:
         drivers = [self._plain, *more(self.home)]
         self.directories = AllocDirs(top.absolute(), memory=memory)
         by_name = {driver.name: driver for driver in drivers}
+        signed = tokens or FixedTokens()
+        vault = VaultClient(VaultSettings(addr=vault_addr)) if vault_addr else None
+        self.vault = vault and VaultHandler(vault, signed, task_owner(by_name))
+        known = self.vault and self.vault.secrets
         templates = TemplateHandler(
-            self.home.top, task_view(by_name), services=services, variables=variables
+            self.home.top,
+            task_view(by_name),
+            services=services,
+            variables=variables,
+            secrets=known,
         )
-        self.identities = IdentityHandler(
-            tokens or FixedTokens(), task_view(by_name), task_owner(by_name)
-        )
+        self.identities = IdentityHandler(signed, task_view(by_name), task_owner(by_name))
         # Beside the data directory, as an operator's folder is.
         plugins = SecretPlugins(str(top.absolute().parent / "plugins"))
-        secrets = SecretHandler(plugins, variables=variables)
+        secrets = SecretHandler(plugins, variables=variables, vault=known)
         handlers: list[InputHandler] = [self.identities, templates, secrets, *inputs(self.home)]
+        handlers += [self.vault] if self.vault is not None else []
         pause = getattr(by_name.get("docker"), "pause", None)
         self.networks = GroupNetworks(
             top=self.home.top,
@@ -245,7 +256,10 @@ async def _serve(top: Path) -> None:
     more = _isolated if "--isolated" in sys.argv else lambda _home: ()
     spec = json.loads((top / "job.json").read_text())
     bridge = BridgeSettings() if "--bridge" in sys.argv else None
-    node = Node(top, spec, more=more, tokens=FileTokens(top / "tokens.json"), bridge=bridge)
+    said = top / "vault.addr"
+    vault = said.read_text() if said.exists() else ""
+    tokens = FileTokens(top / "tokens.json")
+    node = Node(top, spec, more=more, tokens=tokens, vault_addr=vault, bridge=bridge)
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=1 << 22)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

@@ -21,12 +21,14 @@ from shared.core.runtime.agent_messages import (
     TaskLaunch,
     WatchInputs,
 )
-from shared.core.runtime.input_specs import IDENTITY, SECRET
+from shared.core.runtime.input_specs import IDENTITY, SECRET, VAULT
 from shared.core.runtime.messages import SetTimer
 from shared.core.splitmix import splitmix64
 
 TIMER = "inputs"
-EVENT, IDENTITY_EVENT = "Template", "Identity"
+EVENT, IDENTITY_EVENT, VAULT_EVENT = "Template", "Identity", "Vault"
+#: Kind of event -> what is done to an input.
+_DONE = {EVENT: "rendered", IDENTITY_EVENT: "signed", VAULT_EVENT: "logged in for"}
 _NO_LAUNCH = TaskLaunch()
 #: Phases in which the next start reads what is in place.
 _NOT_STARTED = (TaskPhase.IDLE, TaskPhase.WAITING, TaskPhase.PREPARING)
@@ -87,8 +89,7 @@ class InputMonitor:
                 self._scripts[script] = True
         if is_due and task.restarting:
             text = f"{_made_anew(event.input)}, change_mode skipped: the task restarts"
-            kind = IDENTITY_EVENT if _is_identity(event.input) else EVENT
-            task.note(kind, text, turn.now_ns)
+            task.note(_event_kind(event.input), text, turn.now_ns)
             self._reports.touch(alloc.key)
         turn.keep(task.kept(alloc.key), sync=is_due)
         self._supervisor.changed[alloc.key] = None
@@ -275,14 +276,17 @@ def _action(task: TaskRuntime, name: str) -> ChangeAction | None:
     return next((one.on_change for one in task.plan.inputs if one.name == name), None)
 
 
-def _is_identity(name: str) -> bool:
-    return name.startswith(f"{IDENTITY}[")
+def _event_kind(name: str) -> str:
+    """Return the kind of the event that says what became of an input."""
+    if name == VAULT:
+        return VAULT_EVENT
+    return IDENTITY_EVENT if name.startswith(f"{IDENTITY}[") else EVENT
 
 
 def _made_anew(*names: str) -> str:
     """Say that inputs have other content now."""
-    kinds = {_is_identity(one) for one in names}
-    done = "rendered or signed" if len(kinds) > 1 else "signed" if kinds == {True} else "rendered"
+    kinds = {_event_kind(one) for one in names}
+    done = " or ".join(word for kind, word in _DONE.items() if kind in kinds)
     return f"{', '.join(names)} was {done} anew"
 
 

@@ -283,7 +283,8 @@ class _AcceptedFields(msgspec.Struct):
 def _inputs_left_out(spec: bytes, job: JobSpec, group: TaskGroup) -> list[LeftOutInputs]:
     """List, for each task, the blocks that the job was accepted without."""
     has_any = (
-        one.templates or one.secrets or one.identity or one.identities for one in group.tasks
+        one.templates or one.secrets or one.identity or one.identities or one.vault
+        for one in group.tasks
     )
     if not any(has_any):
         return [NONE_LEFT_OUT] * len(group.tasks)

@@ -14,10 +14,12 @@ from shared.core.runtime.input_specs import (
     IDENTITY,
     SECRET,
     TEMPLATE,
+    VAULT,
     ArtifactInput,
     IdentityInput,
     SecretInput,
     TemplateInput,
+    VaultInput,
 )
 from shared.jobspec.checks.templates import reads_files
 from shared.jobspec.identities import (
@@ -27,10 +29,12 @@ from shared.jobspec.identities import (
     task_identities,
 )
 from shared.jobspec.nomad.job import TaskSpec
-from shared.jobspec.nomad.tasks import Artifact, Secret, TemplateBlock
+from shared.jobspec.nomad.tasks import Artifact, Secret, TemplateBlock, Vault
 
 #: How functions begin whose results change while a task runs.
 LIVE_FUNCTIONS = ("nomadService", "nomadVar")
+#: Of tasks with a vault block.
+VAULT_FUNCTION = "secret"
 
 
 class ChangeAction(Wire, frozen=True, kw_only=True):
@@ -72,6 +76,7 @@ class LeftOutInputs(NamedTuple):
     templates: frozenset[int] = frozenset()
     secrets: frozenset[int] = frozenset()
     identities: frozenset[str] = frozenset()
+    vault: bool = False
 
 
 NONE_LEFT_OUT = LeftOutInputs()
@@ -90,16 +95,18 @@ def resolve_inputs(
         # Without either a token is of no use to the task.
         if one.name not in left_out.identities and (one.block.env or one.block.file)
     )
+    has_vault = task.vault is not None and not left_out.vault
+    vault = (_vault(task.vault, task.driver),) if task.vault is not None and has_vault else ()
     secrets = tuple(
         _secret(one) for at, one in enumerate(task.secrets) if at not in left_out.secrets
     )
     templates = tuple(
-        _template(one, at, task.driver, each_start=renders_again)
+        _template(one, at, task.driver, each_start=renders_again, has_vault=has_vault)
         for at, one in enumerate(task.templates)
         if at not in left_out.templates
     )
     artifacts = tuple(_artifact(one, at) for at, one in enumerate(task.artifacts))
-    return identities + secrets + artifacts + templates
+    return identities + vault + secrets + artifacts + templates
 
 
 def inputs_left_out(accepted: Iterable[str], path: str, task: TaskSpec) -> LeftOutInputs:
@@ -109,6 +116,7 @@ def inputs_left_out(accepted: Iterable[str], path: str, task: TaskSpec) -> LeftO
         templates=_left_out(paths, f"{path}.Templates", len(task.templates)),
         secrets=_left_out(paths, f"{path}.Secrets", len(task.secrets)),
         identities=identities_left_out(paths, path, task),
+        vault=f"{path}.Vault" in paths,
     )
 
 
@@ -136,6 +144,27 @@ def _identity(one: DeclaredIdentity, driver: str) -> ResolvedInput:
         # The token is kept by the agent's process alone.
         in_memory=True,
         on_change=action if block.ttl_ns else None,
+    )
+
+
+def _vault(block: Vault, driver: str) -> ResolvedInput:
+    spec = VaultInput(
+        role=block.role,
+        namespace=block.namespace,
+        env=block.env,
+        disable_file=block.disable_file,
+        allows_expiration=block.allow_token_expiration,
+        driver=driver,
+    )
+    # Also where it is not renewed: another life of the agent finds the token again for the task's templates.
+    mode = "noop" if block.allow_token_expiration else block.change_mode or "restart"
+    signal = block.change_signal if mode == "signal" else ""
+    return ResolvedInput(
+        name=VAULT,
+        kind=VAULT,
+        spec=msgspec.Raw(msgspec.json.encode(spec)),
+        in_memory=True,
+        on_change=ChangeAction(mode=mode, signal=signal, splay_ns=0),
     )
 
 
@@ -168,7 +197,9 @@ def _artifact(one: Artifact, at: int) -> ResolvedInput:
     )
 
 
-def _template(one: TemplateBlock, at: int, driver: str, *, each_start: bool) -> ResolvedInput:
+def _template(
+    one: TemplateBlock, at: int, driver: str, *, each_start: bool, has_vault: bool
+) -> ResolvedInput:
     spec = TemplateInput(
         data=one.data,
         source=one.source,
@@ -193,13 +224,14 @@ def _template(one: TemplateBlock, at: int, driver: str, *, each_start: bool) -> 
         each_start=each_start,
         # Variables are kept by the agent's process alone, so that no task changes those of its next run.
         in_memory=one.env or _is_in_memory(one.destination),
-        on_change=_change_action(one) if _may_change(one) else None,
+        on_change=_change_action(one) if _may_change(one, has_vault=has_vault) else None,
     )
 
 
-def _may_change(one: TemplateBlock) -> bool:
+def _may_change(one: TemplateBlock, *, has_vault: bool) -> bool:
     """Say whether what a template reads may change; of a source file only its rendering tells."""
-    return not one.once and (bool(one.source) or any(word in one.data for word in LIVE_FUNCTIONS))
+    words = (*LIVE_FUNCTIONS, VAULT_FUNCTION) if has_vault else LIVE_FUNCTIONS
+    return not one.once and (bool(one.source) or any(word in one.data for word in words))
 
 
 def _change_action(one: TemplateBlock) -> ChangeAction:

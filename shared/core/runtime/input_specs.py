@@ -11,6 +11,7 @@ ARTIFACT = "artifact"
 TEMPLATE = "template"
 IDENTITY = "identity"
 SECRET = "secret"
+VAULT = "vault"
 
 
 class PayloadInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,3 +86,18 @@ class SecretInput(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     #: of a program.
     env: dict[str, str] = {}
+
+
+class VaultInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A token of Vault that the task logs in for; Nomad's fields."""
+
+    #: empty: that of the node's settings.
+    role: str = ""
+    namespace: str = ""
+    #: it becomes VAULT_TOKEN of the task.
+    env: bool = True
+    disable_file: bool = False
+    #: it is not renewed.
+    allows_expiration: bool = False
+    #: of the task: it decides whose the file is.
+    driver: str = ""

@@ -38,7 +38,9 @@ _CONSUL: Final = frozenset(
         *("safeLs", "safeTree", "service", "services", "tree"),
     )
 )
-_VAULT: Final = frozenset(("pkiCert", "secret", "secrets"))
+#: Of Vault: built, for tasks with a vault block, and not.
+OF_VAULT: Final = ("secret", "secrets")
+_VAULT: Final = frozenset(("pkiCert",))
 #: What reads a variable, and what lists those below a prefix.
 _OF_PATH: Final = frozenset(("nomadVar", "nomadVarExists"))
 _OF_PREFIX: Final = frozenset(("nomadVarList", "nomadVarListSafe"))
@@ -87,7 +89,7 @@ class FunctionPolicy(msgspec.Struct, frozen=True):
             instead = f"; {_INSTEAD[name]} may serve instead" if name in _INSTEAD else ""
             return f"function {shown} needs Consul, which is not supported{instead}"
         if name in _VAULT:
-            return f"function {shown} needs Vault, which is not built yet"
+            return f"function {shown} writes to Vault, which is not built yet"
         if name in REFUSED_FUNCTIONS:
             return f"function {shown} is not supported: {REFUSED_FUNCTIONS[name]}"
         if name not in FUNCTIONS:

@@ -222,6 +222,34 @@ def _variable_list_safe(execution: Any, *prefixes: str) -> Value:
     return _list(execution, prefixes, waits=True)
 
 
+# ---- secrets of Vault ----
+
+
+@template_function("secret", "text text…")
+def _secret(execution: Any, path: str, *written: str) -> Value:
+    """Return a secret of Vault: .Data .LeaseID .LeaseDuration .Renewable; one that does not exist is waited for."""
+    if written:
+        raise TemplateError("a secret with data to write is not built yet; only reads are")
+    found = execution.data.secret(path.strip()) if path.strip() else None
+    if not _known(execution, f"vault.read({path.strip()[:200]})", found) or found is None:
+        return None
+    fields = {
+        "RequestID": "",
+        "LeaseID": found.lease_id,
+        "LeaseDuration": found.lease_s,
+        "Renewable": found.is_renewable,
+        "Data": dict(found.data),
+    }
+    return GoObject("Secret", fields)
+
+
+@template_function("secrets", "text")
+def _secrets(execution: Any, path: str) -> Value:
+    """List the names of secrets of Vault below a path; there may be none."""
+    found = execution.data.secret_names(path.strip()) if path.strip() else ()
+    return list(found) if _known(execution, f"vault.list({path.strip()[:200]})", found) else []
+
+
 # ---- scratch ----
 
 

@@ -31,6 +31,7 @@ from shared.jobspec.checks.secrets import check_secrets
 from shared.jobspec.checks.services import check_services
 from shared.jobspec.checks.stateful import check_stateful
 from shared.jobspec.checks.templates import check_templates
+from shared.jobspec.checks.vault import check_vault
 from shared.jobspec.checks.volumes import check_volumes
 from shared.jobspec.drivers.registry import check_options
 from shared.jobspec.nomad.defaults import resolve_reschedule, resolve_restart
@@ -172,6 +173,8 @@ def _task(faults: ErrorList, task: TaskSpec, path: str) -> None:
     _actions(faults, task, path)
     if task.identity is not None or task.identities:
         check_identities(faults, task, path)
+    if task.vault is not None:
+        check_vault(faults, task, path)
     if task.kill_signal and (text := signal_error(task.kill_signal)):
         faults.add(f"{path}.KillSignal", text)
     faults.within_span(path, ".KillTimeout", task.kill_timeout_ns, (0, DURATION_NS_MAX))

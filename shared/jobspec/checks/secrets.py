@@ -16,6 +16,8 @@ from shared.jobspec.nomad.tasks import Secret
 from shared.jobspec.secret_references import MARK, find_references
 from shared.protocol.task_variables import path_refusal, task_paths
 
+#: Of provider vault; which one a store is, Vault says.
+ENGINES = ("kv_v2", "kv_v1")
 #: Providers that are not programs of the node's operator.
 NOMAD, VAULT = "nomad", "vault"
 SECRETS_MAX = 64
@@ -60,6 +62,7 @@ def check_secrets(faults: ErrorList, job: JobSpec) -> None:
         for number, task in enumerate(group.tasks):
             path = f"{here}.Tasks[{number}]"
             if task.secrets:
+                _needs_vault(faults, task, path)
                 _blocks(faults, task, path, task_paths(job.id, group.name, task.name))
             _references(faults, task, path)
 
@@ -96,13 +99,18 @@ def _block(faults: ErrorList, one: Secret, path: str, readable: tuple[str, ...])
         and (text := path_refusal(one.path, readable))
     ):
         faults.add(f"{path}.Path", text)
-    if one.provider == VAULT:
-        faults.add_unbuilt(path, f"provider vault is not built yet; {WITHOUT_SECRET}")
-    elif one.has_references:
+    if one.has_references:
         text = f"a secret that refers to another one is not built yet; {WITHOUT_SECRET}"
         faults.add_unbuilt(path, text)
     _config(faults, one, path)
     _env(faults, one, path)
+
+
+def _needs_vault(faults: ErrorList, task: TaskSpec, path: str) -> None:
+    for at, one in enumerate(task.secrets):
+        if one.provider == VAULT and task.vault is None:
+            text = "provider vault needs a vault block of the task"
+            faults.add(f"{path}.Secrets[{at}].Provider", text)
 
 
 def _config(faults: ErrorList, one: Secret, path: str) -> None:
@@ -115,7 +123,13 @@ def _config(faults: ErrorList, one: Secret, path: str) -> None:
             faults.add(f"{path}.Config", text)
         if found.get("namespace", "default") not in ("", "default"):
             faults.add(f"{path}.Config", "namespace must be default: there are no others yet")
-    elif found and one.provider != VAULT:
+    elif one.provider == VAULT:
+        for key in sorted(found.keys() - {"engine"}):
+            text = f"unknown parameter {key[:40]!r}; provider vault has engine"
+            faults.add(f"{path}.Config", text)
+        if found.get("engine", ENGINES[0]) not in ENGINES:
+            faults.add(f"{path}.Config", f"engine must be one of {', '.join(ENGINES)}")
+    elif found:
         faults.add(f"{path}.Config", "is for provider nomad and vault alone; a program has env")
 
 

@@ -31,7 +31,7 @@ from shared.jobspec.nomad.policies import (
     UpdateStrategy,
 )
 from shared.jobspec.nomad.services import Check, Service, WorkloadIdentity
-from shared.jobspec.nomad.tasks import TemplateBlock
+from shared.jobspec.nomad.tasks import TemplateBlock, Vault
 
 #: Struct -> JSON names of the fields that are acted on.
 SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
@@ -58,6 +58,7 @@ SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
             *("LogConfig", "Lifecycle", "ShutdownDelay", "DispatchPayload"),
             *("Artifacts", "VolumeMounts", "Templates", "Identity", "Identities", "Secrets"),
             "Actions",
+            "Vault",
         )
     ),
     VolumeRequest: frozenset(
@@ -114,6 +115,12 @@ SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
             *("Envvars", "Wait", "ErrMissingKey"),
         )
     ),
+    Vault: frozenset(
+        (
+            *("Role", "Namespace", "Cluster", "Env", "DisableFile", "ChangeMode"),
+            *("ChangeSignal", "AllowTokenExpiration"),
+        )
+    ),
     WorkloadIdentity: frozenset(
         (
             *("Name", "Audience", "ChangeMode", "ChangeSignal", "Env", "File", "Filepath"),
@@ -143,6 +150,8 @@ FIELDS_WITHOUT_EFFECT: dict[type[JobBlock], frozenset[str]] = {
     ),
     Scaling: frozenset(("ID", "Namespace", "Target", "CreateIndex", "ModifyIndex")),
     TemplateBlock: frozenset(("VaultGrace",)),
+    # The role of a login decides them, as in Nomad since tasks log in with their identities.
+    Vault: frozenset(("Policies",)),
     Service: frozenset(("Id",)),
     Check: frozenset(("Id",)),
     UpdateStrategy: frozenset(("Stagger",)),

@@ -38,6 +38,10 @@ FILE_UNWATCHED = (
 )
 
 
+#: Why a template of a task without a vault block may not use `secret`.
+NO_VAULT = "needs a vault block of the task"
+
+
 def reads_files(block: TemplateBlock) -> bool:
     """Return whether a template may use `file`: it does not ask for its file to be watched."""
     return block.once or block.change_mode == "noop"
@@ -69,7 +73,7 @@ def _task(
         _numbers(faults, block, here)
         left -= len(block.data)
         if block.data and left >= 0 and not faults.is_full:
-            _content(faults, block, here, readable)
+            _content(faults, block, here, readable, has_vault=task.vault is not None)
     return left
 
 
@@ -139,14 +143,23 @@ def _numbers(faults: ErrorList, block: TemplateBlock, path: str) -> None:
         faults.add(f"{path}.Wait.Min", "must not exceed max")
 
 
-def _content(faults: ErrorList, block: TemplateBlock, path: str, readable: tuple[str, ...]) -> None:
+def _content(
+    faults: ErrorList,
+    block: TemplateBlock,
+    path: str,
+    readable: tuple[str, ...],
+    *,
+    has_vault: bool,
+) -> None:
     # Most jobs have no template, and its functions import a parser of YAML.
-    from shared.gotemplate.functions.catalog import FunctionPolicy  # noqa: PLC0415
+    from shared.gotemplate.functions.catalog import OF_VAULT, FunctionPolicy  # noqa: PLC0415
     from shared.gotemplate.template import parse_template  # noqa: PLC0415
 
     delimiters = (block.left_delimiter, block.right_delimiter)
     unwatched = {} if reads_files(block) else {"file": FILE_UNWATCHED}
-    policy = FunctionPolicy(unbuilt=unwatched, readable=readable)
+    # As in Nomad the block alone says it; the job may do without what it cannot render.
+    without = {} if has_vault else dict.fromkeys(OF_VAULT, NO_VAULT)
+    policy = FunctionPolicy(unbuilt={**unwatched, **without}, readable=readable)
     found = parse_template(block.data, delimiters=delimiters, policy=policy).faults
     for fault in found:
         if not fault.is_unbuilt:

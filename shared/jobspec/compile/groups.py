@@ -32,7 +32,12 @@ from shared.jobspec.compile.volumes import (
     volume_constraints,
     with_volume_asks,
 )
-from shared.jobspec.drivers.switches import needed_switches, secret_switches, template_switches
+from shared.jobspec.drivers.switches import (
+    needed_switches,
+    secret_switches,
+    template_switches,
+    vault_switches,
+)
 from shared.jobspec.network_modes import BRIDGE, BRIDGE_ATTRIBUTE, NFT
 from shared.jobspec.nomad.defaults import (
     RESCHEDULE_DEFAULTS,
@@ -200,6 +205,7 @@ def _switch_constraints(group: TaskGroup) -> tuple[ConstraintBlock, ...]:
             *needed_switches(task.driver, task.config, task.resources.memory_max_mib),
             *template_switches(task.templates),
             *secret_switches(task.secrets),
+            *vault_switches(task.vault),
         )
     )
 

@@ -12,7 +12,7 @@ import msgspec
 
 from shared.jobspec.drivers.docker import LOG_DRIVER_DEFAULT, DockerOptions, read_docker
 from shared.jobspec.drivers.registry import driver_traits
-from shared.jobspec.nomad.tasks import Secret, TemplateBlock
+from shared.jobspec.nomad.tasks import Secret, TemplateBlock, Vault
 
 DOCKER_PREFIX, EXEC_PREFIX = "CARAVAN_DOCKER_", "CARAVAN_EXEC_"
 TEMPLATE_DENYLIST = "CARAVAN_AGENT_TEMPLATE_FUNCTION_DENYLIST"
@@ -20,7 +20,9 @@ TEMPLATE_DENYLIST = "CARAVAN_AGENT_TEMPLATE_FUNCTION_DENYLIST"
 EXECUTE_TEMPLATE, EXECUTE_ATTRIBUTE = "executeTemplate", "template.execute_template"
 DENIED_BY_DEFAULT = (EXECUTE_TEMPLATE, "plugin", "writeToFile")
 SECRET_PLUGINS = "CARAVAN_AGENT_SECRET_PLUGINS"
-#: Providers of secrets that every node has, or none yet.
+#: A node that knows a server of Vault, and the setting that names it.
+VAULT_ATTRIBUTE, VAULT_SETTING = "vault.accessible", "CARAVAN_AGENT_VAULT_ADDR"
+#: Providers of secrets that need no program.
 BUILT_IN_PROVIDERS = frozenset(("nomad", "vault"))
 _UNLIMITED = -1
 
@@ -95,6 +97,11 @@ def secret_switches(blocks: Iterable[Secret]) -> tuple[NodeSwitch, ...]:
     """List the programs that secrets need."""
     names = sorted({one.provider for one in blocks if not one.has_references} - BUILT_IN_PROVIDERS)
     return tuple(NodeSwitch(name, provider_attribute(name), SECRET_PLUGINS) for name in names)
+
+
+def vault_switches(block: Vault | None) -> tuple[NodeSwitch, ...]:
+    """List the switches that a task with a vault block needs."""
+    return () if block is None else (NodeSwitch("vault", VAULT_ATTRIBUTE, VAULT_SETTING),)
 
 
 def needed_switches(

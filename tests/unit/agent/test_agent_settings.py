@@ -5,6 +5,7 @@ import pytest
 from schemas.base import NodeId
 from schemas.nodes import NodeSpec
 from services.agent.__main__ import agent_settings, agent_share, host_networks
+from services.agent.inputs.vault.settings import vault_settings
 from shared.errors import ConfigInvalid
 
 GIVEN = {"CARAVAN_AGENT_NODE_ID": "n1", "CARAVAN_AGENT_DATA_DIR": "d"}
@@ -49,3 +50,31 @@ def test_networks_by_name_are_addresses() -> None:
     assert found == {"host_network.public": "203.0.113.7", "host_network.private": "10.0.0.7"}
     with pytest.raises(ConfigInvalid, match="HOST_NETWORKS: 'public=nowhere'"):
         host_networks("public=nowhere")
+
+
+def test_a_node_offers_vault_where_its_operator_named_one() -> None:
+    """Without an address there is no attribute, and nothing is read of the rest."""
+    assert vault_settings({}).attributes() == {}
+    said = {"CARAVAN_AGENT_VAULT_ADDR": "https://vault.example:8200/"}
+    found = vault_settings({**said, "CARAVAN_AGENT_VAULT_JWT_PATH": "/jwt/"})
+    assert (found.addr, found.jwt_path) == ("https://vault.example:8200", "jwt")
+    assert found.attributes() == {"vault.accessible": "true"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ADDR", "vault.example:8200"),
+        ("ADDR", "https://vault.example/v1"),
+        ("ADDR", "https://user:word@vault.example"),
+        ("ADDR", "https://vault.example:many"),
+        ("CACERT", "/nowhere/ca.pem"),
+        ("JWT_PATH", "/"),
+        ("JWT_PATH", "a?b"),
+    ],
+)
+def test_a_bad_setting_of_vault_is_named(name: str, value: str) -> None:
+    """The agent does not start with it."""
+    given = {"CARAVAN_AGENT_VAULT_ADDR": "https://v.example", f"CARAVAN_AGENT_VAULT_{name}": value}
+    with pytest.raises(ConfigInvalid, match=f"CARAVAN_AGENT_VAULT_{name}"):
+        vault_settings(given)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from shared.gotemplate.data import NamedInstance, ServiceName, Variable
+from shared.gotemplate.data import NamedInstance, ServiceName, Variable, VaultSecret
 
 
 class NoData:
@@ -42,4 +42,12 @@ class NoData:
 
     def variables(self, prefix: str) -> Sequence[Variable] | None:
         """List variables: never known."""
+        return None
+
+    def secret(self, path: str) -> VaultSecret | None:
+        """Read a secret: never known."""
+        return None
+
+    def secret_names(self, path: str) -> Sequence[str] | None:
+        """List secrets: never known."""
         return None

@@ -22,11 +22,11 @@ SMALL = RenderLimits(steps=50_000, output_bytes=100_000)
 
 def test_all_functions_that_are_refused_are_reported_with_line_and_reason() -> None:
     """Every function is checked before anything runs: unknown with the nearest name, Consul, Vault, others."""
-    text = '{{ toUper "a" }}\n{{ key "x" }}\n{{ with secret "y" }}{{ end }}\n{{ plugin "z" }}\n{{ sprig_now }}'
+    text = '{{ toUper "a" }}\n{{ key "x" }}\n{{ with pkiCert "y" }}{{ end }}\n{{ plugin "z" }}\n{{ sprig_now }}'
     assert list(map(str, parse_template(text).faults)) == [
         "line 1: unknown function toUper; did you mean toUpper?",
         "line 2: function key needs Consul, which is not supported; nomadVar may serve instead",
-        "line 3: function secret needs Vault, which is not built yet",
+        "line 3: function pkiCert writes to Vault, which is not built yet",
         "line 4: function plugin is not supported: it would start a program on the node",
         "line 5: function sprig_now is not supported",
     ]
@@ -135,7 +135,7 @@ def test_every_function_says_what_it_does() -> None:
 def test_what_is_not_built_is_told_apart_from_what_cannot_be() -> None:
     """A job may do without a template that needs Consul, Vault or a source that is missing; a slip is a fault."""
     policy = FunctionPolicy(unbuilt={"nomadVar*": "is not built yet"})
-    text = '{{ key "a" }}{{ secret "b" }}{{ plugin "c" }}{{ nomadVarList }}{{ nomadService "x" }}{{ nope }}'
+    text = '{{ key "a" }}{{ pkiCert "b" }}{{ plugin "c" }}{{ nomadVarList }}{{ nomadService "x" }}{{ nope }}'
     found = parse_template(text, policy=policy).faults
     assert [one.is_unbuilt for one in found] == [True, True, True, True, False]
     assert found[3].message == "function nomadVarList is not built yet"

@@ -296,7 +296,36 @@ HAND: dict[str, tuple[str, str, str]] = {
         "accept",
         "refused",
     ),
-    "vault": (text(task="vault {}"), "accept", "unbuilt"),
+    "vault": (text(task="vault {}"), "accept", "runs"),
+    "vault of a job": (text(job='vault { policies = ["a"] }'), "accept", "runs"),
+    "vault with a signal": (
+        text(task='vault {\n role = "r"\n change_mode = "signal"\n change_signal = "SIGUSR1"\n}'),
+        "accept",
+        "runs",
+    ),
+    "vault with an unknown change_mode": (
+        text(task='vault { change_mode = "x" }'),
+        "refuse",
+        "refused",
+    ),
+    "vault of another cluster": (text(task='vault { cluster = "b" }'), "accept", "refused"),
+    "template over the token": (
+        text(task='vault {}\n template {\n data = "x"\n destination = "secrets/vault_token"\n}'),
+        "accept",
+        "refused",
+    ),
+    "template with secret": (
+        text(
+            task='vault {}\n template {\n data = "{{ secret `a/b` }}"\n destination = "local/x"\n}'
+        ),
+        "accept",
+        "runs",
+    ),
+    "template with secret, without vault": (
+        text(task='template {\n data = "{{ secret `a/b` }}"\n destination = "local/x"\n}'),
+        "accept",
+        "unbuilt",
+    ),
     "secret": (
         text(task='secret "s" {\n provider = "nomad"\n path = "nomad/jobs/a"\n}'),
         "accept",
@@ -308,9 +337,14 @@ HAND: dict[str, tuple[str, str, str]] = {
         "runs",
     ),
     "secret of vault": (
-        text(task='secret "s" {\n provider = "vault"\n path = "p"\n}'),
+        text(task='vault {}\n secret "s" {\n provider = "vault"\n path = "p"\n}'),
         "accept",
-        "unbuilt",
+        "runs",
+    ),
+    "secret of vault without vault": (
+        text(task='secret "s" {\n provider = "vault"\n path = "p"\n}'),
+        "refuse",
+        "refused",
     ),
     "secret with env of nomad": (
         text(task='secret "s" {\n provider = "nomad"\n path = "p"\n env {\n A = "b"\n}\n}'),
@@ -427,4 +461,4 @@ def test_what_runs_is_one_table() -> None:
     """Every verdict `unbuilt` comes from the table: with the field in it the same file runs."""
     assert "Multiregion" not in SUPPORTED_FIELDS[JobSpec]
     assert "Scaling" not in SUPPORTED_FIELDS[TaskGroup]
-    assert "Vault" not in SUPPORTED_FIELDS[TaskSpec]
+    assert "Consul" not in SUPPORTED_FIELDS[TaskSpec]

@@ -56,14 +56,13 @@ UNBUILT: dict[str, dict[str, Any]] = {
                     a_task(
                         Templates=[
                             {"EmbeddedTmpl": "x", "DestPath": "a"},
-                            {"EmbeddedTmpl": "{{ secret `x` }}", "DestPath": "b"},
+                            {"EmbeddedTmpl": "{{ pkiCert `x` }}", "DestPath": "b"},
                         ]
                     )
                 ]
             )
         ]
     },
-    "Job.TaskGroups[0].Tasks[0].Vault": {"TaskGroups": [a_group(Tasks=[a_task(Vault={})])]},
     "Job.TaskGroups[0].EphemeralDisk.Migrate": {
         "TaskGroups": [a_group(EphemeralDisk={"Migrate": True})]
     },

@@ -58,7 +58,7 @@ PROGRAM = 'provider = "aws-sm"'
         (block(PROGRAM, PATH, 'env {\n OPENSSL_CONF = "x"\n}'), "Secrets[0].Env", "OPENSSL_CONF"),
         (block(PROGRAM, PATH, 'env {\n https_proxy = "x"\n}'), "Secrets[0].Env", "https_proxy"),
         (block(PROGRAM, PATH, 'env = {\n "a b" = "x"\n}'), "Secrets[0].Env", "not a valid name"),
-        (block('provider = "vault"', PATH), "Secrets[0]", "vault is not built yet"),
+        (block('provider = "vault"', PATH), "Secrets[0].Provider", "needs a vault block"),
         (
             SECRET + block(PROGRAM, 'path = "$${secret.db.p}"', name="b"),
             "Secrets[1]",
@@ -188,9 +188,9 @@ def test_a_job_does_without_the_secrets_that_it_was_accepted_without(
     assert all(one.in_memory and not one.each_start for one in task.inputs)
 
 
-def test_consent_submits_a_job_without_a_vault_secret() -> None:
+def test_consent_submits_a_job_without_a_secret() -> None:
     """The others are fetched all the same."""
-    text = block('provider = "vault"', PATH, name="v") + SECRET
+    text = block(PROGRAM, 'path = "$${secret.db.p}"', name="v") + SECRET
     found = load_file(job(text), "a.nomad.hcl", accept=["accept_unbuilt"]).submission
     assert found is not None
     assert found.unbuilt == (f"{HERE}Secrets[0]",)

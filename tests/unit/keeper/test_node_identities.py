@@ -120,6 +120,28 @@ def test_an_issuer_stands_in_every_token() -> None:
     assert signed(heir, alloc, "aws")["aws"].claims["iss"] == "https://caravan.example"
 
 
+def test_a_vault_block_has_an_identity_of_its_own() -> None:
+    """With the audience and life of the keeper's settings, and the block's role and namespace; the job may say else."""
+    log = WrittenLog()
+    own = {"Name": "vault_default", "Audience": ["mine"], "TTL": 60 * SECOND}
+    vault = {"Role": "web", "Namespace": "team"}
+    plain = {"Name": "server", "Vault": vault}
+    said = {"Name": "sidecar", "Vault": {}, "Identities": [own]}
+    log.nodes(2)
+    register(log, tasks=[plain, said])
+    story = Story(log)
+    alloc = story.place()
+    story.role = Keeper(instance="keeper-1", vault_audience="v.example", vault_life_s=90)
+    story.lead()
+    found = signed(story, alloc, "vault_default")["vault_default"].claims
+    assert (found["aud"], found["exp"] - found["iat"]) == ("v.example", 90)
+    assert (found["vault_role"], found["vault_namespace"]) == ("web", "team")
+    assert found["sub"] == "global:default:web:g:server:vault_default"
+    other = signed(story, alloc, "vault_default", task="sidecar")["vault_default"].claims
+    assert (other["aud"], other["exp"] - other["iat"]) == ("mine", 60)
+    assert "vault_role" not in other
+
+
 def test_a_name_that_the_version_lacks_is_refused_alone() -> None:
     """The others are signed; a task or its `default` without a block has none."""
     story, alloc = running()

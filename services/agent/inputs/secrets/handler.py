@@ -6,18 +6,20 @@ where a template that is followed needs them.
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from services.agent.inputs.input_handler import HOOK_FAILED, InputContext, InputFailed
 from services.agent.inputs.secrets.plugins import PluginFailed, SecretPlugins
-from services.agent.inputs.templates.data_reads import NoVariables, readable_variables
+from services.agent.inputs.templates.data_reads import NoSecrets, NoVariables, readable_variables
 from services.agent.inputs.templates.followed_values import DataUnusable
 from services.agent.inputs.templates.missing_data import MissingData
 from services.agent.inputs.templates.variable_directory import VariableReader, VariableSource
+from services.agent.inputs.vault.secret_directory import SecretName, SecretSource
 from shared.core.runtime.agent_messages import TaskInput
 from shared.core.runtime.input_specs import SECRET, SecretInput
-from shared.jobspec.checks.secrets import NOMAD
+from shared.jobspec.checks.secrets import NOMAD, VAULT
 from shared.jobspec.secret_references import SecretReference
 from shared.protocol.task_variables import path_refusal
 
@@ -45,10 +47,15 @@ class SecretHandler:
     timeout_s: float | None = None
 
     def __init__(
-        self, plugins: SecretPlugins | None = None, *, variables: VariableSource | None = None
+        self,
+        plugins: SecretPlugins | None = None,
+        *,
+        variables: VariableSource | None = None,
+        vault: SecretSource | None = None,
     ) -> None:
         self._plugins = plugins or SecretPlugins("")
         self._variables = variables or NoVariables()
+        self._vault = vault or NoSecrets()
         self._missing = MissingData(WAITING_EVENT)
         #: allocation -> (task, secret) -> values.
         self._held: dict[str, dict[tuple[str, str], _Held]] = {}
@@ -63,6 +70,8 @@ class SecretHandler:
             if held.values is None:
                 if spec.provider == NOMAD:
                     held.values = await self._variable(about, wanted.name, spec)
+                elif spec.provider == VAULT:
+                    held.values = await self._read(about, wanted.name, spec)
                 else:
                     held.values = await self._run(about, spec)
             return msgspec.json.encode(sorted(held.values.items()))
@@ -108,6 +117,22 @@ class SecretHandler:
         finally:
             self._missing.note(about, name, ())
 
+    async def _read(self, about: InputContext, name: str, spec: SecretInput) -> dict[str, str]:
+        """Read a secret of Vault; one that does not exist is waited for."""
+        reader = VariableReader(about.alloc_id, about.task)
+        asked = SecretName(spec.path)
+        self._missing.note(about, name, (f"vault.read({spec.path})",))
+        try:
+            while True:
+                found = await self._vault.secret(reader, asked)
+                if found.secret is not None:
+                    return texts_of(found.secret.data)
+                await self._vault.changed(reader, {asked: found.version})
+        except DataUnusable as err:
+            raise InputFailed(str(err), recoverable=True, kind=HOOK_FAILED) from err
+        finally:
+            self._missing.note(about, name, ())
+
     async def _run(self, about: InputContext, spec: SecretInput) -> dict[str, str]:
         env: Mapping[str, str] = {
             **spec.env,
@@ -118,3 +143,15 @@ class SecretHandler:
             return await self._plugins.fetch(spec.provider, spec.path, env)
         except PluginFailed as err:
             raise InputFailed(str(err), recoverable=err.recoverable, kind=HOOK_FAILED) from err
+
+
+def texts_of(data: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values of a secret of Vault as texts; those of a versioned store are one level deeper."""
+    inner = data.get("data")
+    if isinstance(inner, dict) and isinstance(data.get("metadata"), dict):
+        data = inner
+    return {name: _text_of(one) for name, one in data.items()}
+
+
+def _text_of(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

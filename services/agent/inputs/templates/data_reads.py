@@ -13,7 +13,14 @@ import msgspec
 
 from services.agent.inputs.input_handler import InputFailed
 from services.agent.inputs.templates.followed_values import DataUnusable
-from services.agent.inputs.templates.render_order import SERVICE, VARIABLE, DataRead
+from services.agent.inputs.templates.render_order import (
+    META,
+    SECRET,
+    SECRET_NAMES,
+    SERVICE,
+    VARIABLE,
+    DataRead,
+)
 from services.agent.inputs.templates.service_directory import (
     ALL,
     KnownNames,
@@ -26,7 +33,9 @@ from services.agent.inputs.templates.variable_directory import (
     VariableReader,
     VariableSource,
 )
+from services.agent.inputs.vault.secret_directory import KnownSecret, SecretName, SecretSource
 from shared.core.runtime.agent_messages import TaskLaunch
+from shared.jobspec.checks.templates import NO_VAULT
 from shared.protocol.task_variables import path_refusal, task_paths
 
 #: Services that one template may read.
@@ -41,7 +50,8 @@ _NAMED_MAX = 100
 #: Set in the environment of a task of a periodic or dispatched child.
 _PARENT = "NOMAD_JOB_PARENT_ID"
 
-Known = KnownService | KnownNames | KnownVariable
+Known = KnownService | KnownNames | KnownVariable | KnownSecret
+_PATH_CHARS_MAX = 500
 
 
 def readable_variables(launch: TaskLaunch) -> tuple[str, ...]:
@@ -84,6 +94,23 @@ class NoVariables:
         await asyncio.Event().wait()
 
 
+class NoSecrets:
+    """The source of an agent that knows no Vault."""
+
+    def serves(self, _reader: VariableReader) -> bool:
+        """No task has a token."""
+        return False
+
+    async def secret(self, _reader: VariableReader, name: SecretName) -> KnownSecret:
+        """Refuse."""
+        reason = f"{name.path[:200]}: this agent knows no Vault"
+        raise InputFailed(reason, recoverable=False, kind=EVENT)
+
+    async def changed(self, _reader: VariableReader, _seen: object) -> None:
+        """Nothing changes."""
+        await asyncio.Event().wait()
+
+
 class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     """Where the templates of one task get their data."""
 
@@ -92,6 +119,7 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     reader: VariableReader
     #: the paths of variables that the task may read.
     readable: tuple[str, ...]
+    secrets: SecretSource = NoSecrets()
 
     def named(self, text: str) -> dict[DataRead, None]:
         """Find what a template probably reads."""
@@ -106,6 +134,8 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
         if read.kind == SERVICE:
             is_list = read.name == ALL
             return await (self.services.services() if is_list else self.services.service(read.name))
+        if (secret := _secret_name(read)) is not None:
+            return await self._secret(secret)
         while True:
             found = await self.variables.variable(self.reader, read.name)
             if read.kind != VARIABLE or found.variable is not None:
@@ -116,12 +146,14 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
         """Wait until something has another version than was seen; where nothing was, it does not return."""
         services = {read.name: seen[read] for read in seen if read.kind == SERVICE}
         variables: dict[str, int] = {}
-        for read in (read for read in seen if read.kind != SERVICE):
+        for read in (read for read in seen if read.kind in {VARIABLE, META}):
             # Two reads of one path may have seen different versions: the older one has changed.
             before = variables.get(read.name, seen[read])
             variables[read.name] = min(before, seen[read])
         waits = [self.services.changed(services)] if services else []
         waits += [self.variables.changed(self.reader, variables)] if variables else []
+        secrets = {name: seen[read] for read in seen if (name := _secret_name(read)) is not None}
+        waits += [self.secrets.changed(self.reader, secrets)] if secrets else []
         if not waits:
             await asyncio.Event().wait()
         elif len(waits) == 1:
@@ -131,7 +163,12 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self, read: DataRead) -> None:
         """Refuse what cannot be read: a helper asks for what the template that it renders names. Raises InputFailed."""
-        if read.kind != SERVICE:
+        if _secret_name(read) is not None:
+            is_text = read.name.isprintable() and 0 < len(read.name) <= _PATH_CHARS_MAX
+            reason = "" if is_text else f"{read.name[:40]!r} cannot be the path of a secret"
+            if not self.secrets.serves(self.reader):
+                reason = NO_VAULT
+        elif read.kind != SERVICE:
             reason = path_refusal(read.name, self.readable)
         elif read.name == ALL or _NAME.fullmatch(read.name):
             reason = ""
@@ -139,6 +176,21 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
             reason = f"{read.name[:40]!r} cannot be the name of a service"
         if reason:
             raise InputFailed(reason, recoverable=False, kind=EVENT)
+
+    async def _secret(self, name: SecretName) -> KnownSecret:
+        """Return a secret; one that does not exist is waited for."""
+        while True:
+            found = await self.secrets.secret(self.reader, name)
+            if found.secret is not None or found.names is not None:
+                return found
+            await self.secrets.changed(self.reader, {name: found.version})
+
+
+def _secret_name(read: DataRead) -> SecretName | None:
+    """Return what a read asks of Vault; None: it asks for something else."""
+    if read.kind not in {SECRET, SECRET_NAMES}:
+        return None
+    return SecretName(read.name, read.kind == SECRET_NAMES)
 
 
 async def _first(*tasks: asyncio.Task[None]) -> None:

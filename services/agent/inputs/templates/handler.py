@@ -24,6 +24,7 @@ from services.agent.inputs.places import resolve_place
 from services.agent.inputs.templates import missing_data
 from services.agent.inputs.templates.data_reads import (
     DataReads,
+    NoSecrets,
     NoServices,
     NoVariables,
     TaskData,
@@ -36,6 +37,7 @@ from services.agent.inputs.templates.service_directory import ServiceSource
 from services.agent.inputs.templates.settings import EVENT, TemplateSettings
 from services.agent.inputs.templates.variable_directory import VariableReader, VariableSource
 from services.agent.inputs.thread_writes import write_in_thread
+from services.agent.inputs.vault.secret_directory import SecretSource
 from services.agent.safe_open import is_swapped, open_below, open_regular, replace_below
 from shared.core.runtime.agent_messages import TaskInput
 from shared.core.runtime.input_specs import TEMPLATE, TemplateInput
@@ -94,12 +96,14 @@ class TemplateHandler:
         services: ServiceSource | None = None,
         *,
         variables: VariableSource | None = None,
+        secrets: SecretSource | None = None,
     ) -> None:
         self._top = top
         self._view = view
         self._settings = settings or TemplateSettings()
         self._services = services or NoServices()
         self._variables = variables or NoVariables()
+        self._secrets = secrets or NoSecrets()
         self._renderer = Renderer()
         self._missing = MissingData()
         self._gate = asyncio.Semaphore(max(2, os.cpu_count() or 1))
@@ -170,6 +174,7 @@ class TemplateHandler:
             variables=self._variables,
             reader=VariableReader(about.alloc_id, about.task),
             readable=readable_variables(about.launch),
+            secrets=self._secrets,
         )
 
     async def _next_change(self, about: InputContext, wanted: TaskInput, made: _Made) -> None:
@@ -270,6 +275,7 @@ class TemplateHandler:
             reads_files=spec.reads_files,
             is_env=spec.env,
             now_ns=time.time_ns(),
+            has_vault=self._secrets.serves(VariableReader(about.alloc_id, about.task)),
         )
 
         async def read_file(path: str) -> bytes:

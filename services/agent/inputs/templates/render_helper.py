@@ -11,7 +11,8 @@ import contextlib
 import os
 import resource
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -21,6 +22,8 @@ from services.agent.inputs.helper_rights import UNPRIVILEGED_ID, give_up_rights
 from services.agent.inputs.templates.dotenv import DotenvInvalid, read_dotenv
 from services.agent.inputs.templates.render_order import (
     META,
+    SECRET,
+    SECRET_NAMES,
     SERVICE,
     VARIABLE,
     DataGiven,
@@ -28,12 +31,12 @@ from services.agent.inputs.templates.render_order import (
     RenderAnswer,
     RenderOrder,
 )
-from shared.gotemplate.data import NamedInstance, ServiceName, Variable
+from shared.gotemplate.data import NamedInstance, ServiceName, Variable, VaultSecret
 from shared.gotemplate.errors import TemplateError
 from shared.gotemplate.functions.catalog import FunctionPolicy
 from shared.gotemplate.syntax.constants import bytes_of, text_of
 from shared.gotemplate.template import Rendered, Template, parse_template
-from shared.jobspec.checks.templates import FILE_UNWATCHED
+from shared.jobspec.checks.templates import FILE_UNWATCHED, NO_VAULT
 from shared.jobspec.drivers.switches import TEMPLATE_DENYLIST
 from shared.protocol.task_variables import path_refusal, prefix_refusal
 
@@ -70,6 +73,9 @@ class _GivenData:
         self._readable = order.readable
         self._variables: dict[str, Variable] = {}
         self._metas: dict[str, Variable | None] = {}
+        self._has_vault = order.has_vault
+        self._secrets: dict[str, VaultSecret] = {}
+        self._secret_names: dict[str, tuple[str, ...]] = {}
         #: items have other texts than they have: a pass that shows what depends on them.
         self.is_masked = False
         self.take(order.given)
@@ -90,6 +96,8 @@ class _GivenData:
         self._services |= given.services
         self._variables |= given.variables
         self._metas |= given.metas
+        self._secrets |= given.secrets
+        self._secret_names |= given.secret_names
         if given.names is not None:
             self._names = given.names
 
@@ -153,16 +161,48 @@ class _GivenData:
             return None
         return [one for one in map(self._metas.get, paths) if one is not None]
 
+    def secret(self, path: str) -> VaultSecret | None:
+        """Read a secret of Vault. Raises TemplateError."""
+        self._check_vault()
+        found = self._secrets.get(path)
+        self._note(DataRead(SECRET, path), is_known=found is not None)
+        if found is None or not self.is_masked:
+            return found
+        return msgspec.structs.replace(found, data=_masked(found.data), lease_id=_MASK)
+
+    def secret_names(self, path: str) -> Sequence[str] | None:
+        """List the names of secrets of Vault. Raises TemplateError."""
+        self._check_vault()
+        is_known = path in self._secret_names
+        return (
+            self._secret_names[path]
+            if self._note(DataRead(SECRET_NAMES, path), is_known=is_known)
+            else None
+        )
+
     @property
     def has_secrets(self) -> bool:
-        """Whether it has items of a variable."""
-        return bool(self._variables)
+        """Whether it has items of a variable, or a secret."""
+        return bool(self._variables or self._secrets)
+
+    def _check_vault(self) -> None:
+        if not self._has_vault:
+            raise TemplateError(NO_VAULT)
 
     def _note(self, read: DataRead, *, is_known: bool) -> bool:
         self.read[read] = None
         if not is_known:
             self.lacks[read] = None
         return is_known
+
+
+def _masked(value: Any) -> Any:
+    """Put other texts and numbers in the place of those of a secret."""
+    if isinstance(value, Mapping):
+        return {name: _masked(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_masked(one) for one in value]
+    return _MASK if isinstance(value, str) else 0 if type(value) in {int, float} else value
 
 
 def unbuilt_functions(*, reads_files: bool) -> dict[str, str]:

@@ -4,12 +4,15 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from shared.gotemplate.data import NamedInstance, ServiceName, Variable
+from shared.gotemplate.data import NamedInstance, ServiceName, Variable, VaultSecret
 
 #: Kinds of reads: the instances of a service, of no name all services; a variable that exists; whether one does.
 SERVICE: Final = "service"
 VARIABLE: Final = "variable"
 META: Final = "meta"
+#: A secret of Vault, and the names of those below a path.
+SECRET: Final = "secret"
+SECRET_NAMES: Final = "secrets"
 
 
 class DataRead(NamedTuple):
@@ -33,6 +36,9 @@ class DataGiven(msgspec.Struct, frozen=True, kw_only=True):
     variables: dict[str, Variable] = {}
     #: path -> variable without its items; None: it does not exist.
     metas: dict[str, Variable | None] = {}
+    #: path -> secret of Vault; names of those below a path.
+    secrets: dict[str, VaultSecret] = {}
+    secret_names: dict[str, tuple[str, ...]] = {}
 
 
 class RenderOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +56,8 @@ class RenderOrder(msgspec.Struct, frozen=True, kw_only=True):
     reads_files: bool = False
     #: variables that it may read, where it reads any.
     readable: tuple[str, ...] = ()
+    #: secrets of Vault may be read.
+    has_vault: bool = False
     #: the text is read as variables.
     is_env: bool = False
     now_ns: int = 0

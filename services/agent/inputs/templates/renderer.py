@@ -27,7 +27,8 @@ from services.agent.inputs.templates.render_order import (
 from services.agent.inputs.templates.service_directory import KnownNames, KnownService
 from services.agent.inputs.templates.settings import EVENT
 from services.agent.inputs.templates.variable_directory import KnownVariable
-from shared.gotemplate.data import NamedInstance, ServiceName, Variable
+from services.agent.inputs.vault.secret_directory import KnownSecret
+from shared.gotemplate.data import NamedInstance, ServiceName, Variable, VaultSecret
 
 FILES_BYTES_MAX = 8 << 20
 #: Of the services and variables that one rendering is given, as JSON.
@@ -111,7 +112,7 @@ class _Given:
         variables = {name: self._env.get(name) for name in env}
         self.env |= variables
         given = msgspec.structs.replace(_as_data(found), env=variables)
-        self.has_items = self.has_items or bool(given.variables)
+        self.has_items = self.has_items or bool(given.variables or given.secrets)
         if found:
             self._services_left -= len(msgspec.json.encode(given))
             if self._services_left < 0:
@@ -124,19 +125,33 @@ def _as_data(found: Mapping[DataRead, Known]) -> DataGiven:
     names: tuple[ServiceName, ...] | None = None
     variables: dict[str, Variable] = {}
     metas: dict[str, Variable | None] = {}
+    secrets: dict[str, VaultSecret] = {}
+    secret_names: dict[str, tuple[str, ...]] = {}
     for read, one in found.items():
         match one:
             case KnownService():
                 services[read.name] = one.instances
             case KnownNames():
                 names = one.names
+            case KnownSecret():
+                if one.secret is not None:
+                    secrets[read.name] = one.secret
+                if one.names is not None:
+                    secret_names[read.name] = one.names
             case KnownVariable() if read.kind == VARIABLE and one.variable is not None:
                 variables[read.name] = one.variable
             case KnownVariable():
                 # Its items are not asked for.
                 meta = one.variable and msgspec.structs.replace(one.variable, items={})
                 metas[read.name] = meta
-    return DataGiven(services=services, names=names, variables=variables, metas=metas)
+    return DataGiven(
+        services=services,
+        names=names,
+        variables=variables,
+        metas=metas,
+        secrets=secrets,
+        secret_names=secret_names,
+    )
 
 
 class Renderer:
