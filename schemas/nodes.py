@@ -12,6 +12,8 @@ class Instance(Wire, frozen=True, kw_only=True):
     id: str
     #: socket, switch or whatever brings instances close together.
     group: int = 0
+    #: why nothing new is placed on it; what has it runs on. Empty: it is healthy.
+    unhealthy: str = ""
 
 
 class Pool(Wire, frozen=True, kw_only=True):

@@ -224,7 +224,10 @@ class DeploymentWait(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class InstanceShown(Wire, frozen=True, kw_only=True, omit_defaults=False):
-    """One instance of a pool, in 1/10,000. Gone (`present` false) it is shown while something runs on it."""
+    """One instance of a pool, in 1/10,000. Gone (`present` false) it is shown while something runs on it.
+
+    An unhealthy one is shown, and not `present`.
+    """
 
     id: str = ""
     vendor: str = ""
@@ -232,6 +235,8 @@ class InstanceShown(Wire, frozen=True, kw_only=True, omit_defaults=False):
     group: int = 0
     present: bool = True
     used: int = 0
+    #: why nothing new is placed on it.
+    unhealthy: str = ""
 
 
 class PoolShown(Wire, frozen=True, kw_only=True, omit_defaults=False):

@@ -15,6 +15,7 @@ from schemas.projections import NodeProjection
 from services.agent.disconnect_stop import DisconnectStop
 from services.agent.reports import Reports
 from services.agent.tasks.check_monitor import CheckMonitor
+from services.agent.tasks.device_health import note_device_health
 from services.agent.tasks.environment import with_operator_meta
 from services.agent.tasks.health_monitor import HealthMonitor
 from services.agent.tasks.input_monitor import InputMonitor
@@ -145,8 +146,10 @@ class NodeReconciler:
         """The state of one allocation."""
         return self.allocs[key].report()
 
-    def node_found(self, spec: NodeSpec) -> None:
+    def node_found(self, spec: NodeSpec, turn: AgentStep) -> None:
         """Register again as what the node is now; what runs keeps what it was started with."""
+        before = self._supervisor.fingerprinted_node
+        note_device_health(self.allocs.values(), before, spec, reports=self._reports, turn=turn)
         self._reports.register(spec)
         self._supervisor.fingerprinted_node = spec
         self._supervisor.node = with_operator_meta(spec, self._operator_meta)
@@ -192,6 +195,8 @@ class NodeReconciler:
             turn.act(SweepAllocs(tuple(one.desired.alloc_id for one in self.allocs.values())))
         for alloc in self._resumed:
             turn.keep(alloc.kept(), *(task.kept(alloc.key) for task in alloc.tasks.values()))
+        node = self._supervisor.fingerprinted_node
+        note_device_health(self.allocs.values(), None, node, reports=self._reports, turn=turn)
         for alloc in self.allocs.values():
             self._reports.touch(alloc.key)
             self.networks.adopt(alloc, turn)

@@ -213,7 +213,7 @@ class Agent:
             case CheckChanged() | NetworkReady() | NetworkFailed() | NetworkLost():
                 self._desired.take_change(one, turn)
             case NodeFound():
-                self._desired.node_found(one.spec)
+                self._desired.node_found(one.spec, turn)
             case EndTasks():
                 self._end.begin(one, turn)
             case Reconnected():

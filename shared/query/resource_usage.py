@@ -183,18 +183,32 @@ def _sum(kind: str, capacity: int, used: int) -> PoolShown:
     )
 
 
+def _unhealthy(state: State, row: int, name: str) -> dict[str, str]:
+    """Return the instances of a node's pool that are unhealthy, and why."""
+    node = state.fleet.specs[row]
+    pools = (*node.pools, *state.fleet.declared_of(node.node_id))
+    return {
+        one.id: one.unhealthy
+        for pool in pools
+        if pool.name == name
+        for one in pool.instances
+        if one.unhealthy
+    }
+
+
 def _indexed(state: State, row: int, name: str) -> PoolShown:
     """An indexed pool of one node; a removed instance is listed while allocations use it."""
     offers, held = state.fleet.offers, state.allocations.held
     pool = offers.slots[name]
     ids = pool.ids[row]
     used = held.slots_on(row, name, len(ids))
+    unhealthy = _unhealthy(state, row, name)
     shown, free, excess = [], 0, 0
     for slot, one in enumerate(ids):
         present = int(pool.present[row, slot])
         free += max(present - used[slot], 0)
         excess += max(used[slot] - present, 0)
-        if not (present or used[slot]):
+        if not (present or used[slot] or one in unhealthy):
             continue
         model = offers.models[int(pool.model[row, slot])]
         shown.append(
@@ -205,6 +219,7 @@ def _indexed(state: State, row: int, name: str) -> PoolShown:
                 group=int(pool.group[row, slot]),
                 present=bool(present),
                 used=used[slot],
+                unhealthy=unhealthy.get(one, ""),
             )
         )
     return PoolShown(

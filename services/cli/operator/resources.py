@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from schemas.node_answers import DeclaredLine, PoolLine, ResourcesAnswer
 from schemas.nodes import Instance, Pool
 from schemas.operator import PoolRequest
-from schemas.projections import NodeSummary, Query
+from schemas.projections import InstanceShown, NodeSummary, Query
 from services.cli.runtime import tables
 from services.cli.runtime.bus_client import query_pages
 from services.cli.runtime.operator_client import OperatorResult, request_operator
@@ -111,6 +111,12 @@ def _offered(pool: Pool) -> str:
     return format_amount(pool.amount) if pool.amount else "removed"
 
 
+def _instance_text(one: InstanceShown) -> str:
+    if one.unhealthy:
+        return f"{one.id} (unhealthy: {one.unhealthy})"
+    return one.id if one.present else f"{one.id} (gone)"
+
+
 def print_node_resources(out: CommandOutput, node: NodeSummary) -> None:
     """Print the resources of one node and their instances."""
     pools = sorted(node.pools.items())
@@ -127,7 +133,7 @@ def print_node_resources(out: CommandOutput, node: NodeSummary) -> None:
     instances = [
         (
             name,
-            one.id if one.present else f"{one.id} (gone)",
+            _instance_text(one),
             "/".join(word for word in (one.vendor, one.model) if word),
             one.group,
             format_amount(one.used),

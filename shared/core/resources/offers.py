@@ -274,13 +274,15 @@ class OfferedResources(OfferedResourcesView):
                 found.setdefault(slot, (model, instance))
         pool.grow(row + 1, len(ids))
         pool.present[row] = 0
-        pool.count[row] = len(found)
+        pool.count[row] = sum(not one.unhealthy for _, one in found.values())
         parts: dict[int, int] = {}
         cells: dict[tuple[int, int], int] = {}
         for slot, (model, instance) in sorted(found.items()):
-            pool.present[row, slot] = WHOLE
             pool.model[row, slot] = model
             pool.group[row, slot] = instance.group
+            if instance.unhealthy:
+                continue
+            pool.present[row, slot] = WHOLE
             pool.part[row, slot] = parts.setdefault(model, len(parts))
             pool.cell[row, slot] = cells.setdefault((model, instance.group), len(cells))
         pool.parts = max(pool.parts, len(parts))
@@ -332,6 +334,8 @@ def invalid_pools(pools: Sequence[Pool]) -> str:
         for one in pool.instances:
             if not one.id or one.id in known:
                 return f"{pool.name}: instance {one.id[:40]!r} is listed twice or has no name"
+            if len(one.unhealthy) > VALUE_MAX:
+                return f"{pool.name}: instance {one.id[:40]!r} is unhealthy for too long a reason"
             known.add(one.id)
         if len(known) > SLOTS_MAX:
             return f"{pool.name}: more than {SLOTS_MAX} instances"

@@ -67,6 +67,7 @@ class Story:
         node: str = "n1",
         heard: bool = True,
         now_ns: int = START_NS,
+        spec: NodeSpec | None = None,
         **settings: Any,
     ) -> None:
         self.job: dict[str, Any] | None = job or job_json()
@@ -84,7 +85,7 @@ class Story:
             instance="i1",
             host_id="h1",
             boot_id=boot,
-            spec=NodeSpec(node_id=node, cpu_mhz=1000, memory_mib=1000),
+            spec=spec or NodeSpec(node_id=node, cpu_mhz=1000, memory_mib=1000),
             journal=tuple(self.journal),
             **settings,
         )

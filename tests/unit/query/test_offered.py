@@ -151,3 +151,23 @@ def test_what_ended_holds_nothing() -> None:
     assert projections.node_summary(one.state, 0, 0).used["cpu_mhz"] == 0
     lines = {line.name: line for line in resource_usage.all_pools(one.state)}
     assert lines["seat"].used == 0
+
+
+def test_an_unhealthy_device_is_shown_with_its_reason() -> None:
+    """It counts as used by what holds it, not as capacity, and is listed while nothing holds it, too."""
+    one = cluster()
+    one.shrinks = True
+    ids = (
+        Instance(id="a", unhealthy="XID 79"),
+        Instance(id="b"),
+        Instance(id="c", unhealthy="hot"),
+    )
+    pools = (Pool(name=GPU, vendor="nv", instances=ids), CORES, Pool(name="scratch", amount=10_000))
+    one.do(join("n1", number=9, pools=pools, core_mhz=400, attributes={"driver.any": "1"}))
+    found = projections.node_summary(one.state, 0, 1).pools[GPU]
+    assert [(each.id, each.present, each.used, each.unhealthy) for each in found.instances] == [
+        ("a", False, 10_000, "XID 79"),
+        ("b", True, 5_000, ""),
+        ("c", False, 0, "hot"),
+    ]
+    assert (found.capacity, found.free, found.excess) == (10_000, 5_000, 10_000)

@@ -110,3 +110,28 @@ def test_reserved_cores_take_their_mhz_from_everybody() -> None:
     cluster.do(join("n1", number=2, pools=(cores,), core_mhz=400))
     assert len(cluster.rows("pinned")) == 1 and len(cluster.rows("shares")) == 4
     assert run(cluster, "late", 1, cpu_mhz=1) == 0
+
+
+def test_an_unhealthy_instance_is_not_given_again() -> None:
+    """What holds it runs on; nothing new gets it, even after it is free; healthy again, it is given."""
+    cluster = shrinking(pools=(gpus("a", "b"),))
+    assert run(cluster, "old", 1, **asks(GPU, WHOLE)) == 1
+    sick = Pool(name=GPU, instances=(Instance(id="a", unhealthy="XID 79"), Instance(id="b")))
+    cluster.do(join("n1", number=2, pools=(sick,)))
+    assert len(cluster.rows("old")) == 1
+    assert run(cluster, "new", 2, **asks(GPU, WHOLE)) == 1
+    cluster.report("n1", *((row, "failed") for row in cluster.rows("old")))
+    assert len(cluster.rows("new")) == 1
+    cluster.do(join("n1", number=5, pools=(gpus("a", "b"),)))
+    assert run(cluster, "newer", 1, **asks(GPU, WHOLE)) == 1
+
+
+def test_a_device_that_is_unhealthy_from_its_first_report_keeps_its_model() -> None:
+    """It has a slot and its own model, and none of it can be had."""
+    other = Pool(name=GPU, model="big", instances=(Instance(id="x"),))
+    sick = Pool(name=GPU, model="small", instances=(Instance(id="a", unhealthy="ECC"),))
+    cluster = shrinking(pools=(other, sick))
+    offers = cluster.state.fleet.offers
+    assert offers.slots[GPU].count.tolist()[:1] == [1]
+    assert offers.models[int(offers.slots[GPU].model[0, 1])].model == "small"
+    assert run(cluster, "job", 2, **asks(GPU, WHOLE)) == 1
