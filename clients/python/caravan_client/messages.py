@@ -235,6 +235,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     #: socket, switch or whatever brings instances close together.
     group: int = 0
+    #: why nothing new is placed on it; what has it runs on. Empty: it is healthy.
+    unhealthy: str = ""
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
@@ -563,7 +565,7 @@ class GroupSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 class InstanceShown(msgspec.Struct, frozen=True, kw_only=True):
     """One instance of a pool, in 1/10,000. Gone (`present` false) it is shown while
-    something runs on it.
+    something runs on it. An unhealthy one is shown, and not `present`.
     """
     id: str = ""
     vendor: str = ""
@@ -571,6 +573,8 @@ class InstanceShown(msgspec.Struct, frozen=True, kw_only=True):
     group: int = 0
     present: bool = True
     used: int = 0
+    #: why nothing new is placed on it.
+    unhealthy: str = ""
 
 
 class JobLine(msgspec.Struct, frozen=True, kw_only=True):
