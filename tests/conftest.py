@@ -58,6 +58,7 @@ LONG_FIRST = (
     "tests/bus/test_node_rpc.py",
     "tests/bus/",
     "tests/clients/",
+    "tests/drivers/",
     "tests/gateway/",
     "tests/docs/",
     "tests/bench/",

@@ -28,6 +28,7 @@ from services.agent.drivers.driver import Driver, split_list
 from services.agent.drivers.exec.isolated_drivers import isolated_drivers
 from services.agent.drivers.exec.settings import exec_settings
 from services.agent.drivers.isolation.cgroups import CgroupTree, agent_level
+from services.agent.drivers.plugin.programs import plugin_drivers
 from services.agent.drivers.process.driver import ProcessDriver
 from services.agent.drivers.process.run_record import group_name
 from services.agent.drivers.raw_exec import RawExecDriver, own_groups
@@ -135,6 +136,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     device_plugins: str = ""
     #: offer NVIDIA's GPUs where their driver is loaded.
     nvidia: bool = True
+    #: folder of programs that are drivers; empty: there are none.
+    driver_plugins: str = ""
     #: JSON or TOML file with what else the node offers.
     pools: str = ""
     #: for tests: simulated devices, `vendor/type/model:count`.
@@ -182,6 +185,7 @@ def _drivers(own: AgentSettings, home: DataDir) -> dict[str, Driver]:
         log.info("driver.skipped", driver="docker", reason=missing_extra("docker"))
     elif docker.enabled:
         drivers.append(_docker(docker, own, home))
+    drivers += plugin_drivers(own.driver_plugins, home, os.environ)
     return {driver.name: driver for driver in drivers}
 
 

@@ -29,14 +29,14 @@ class OperatorFolder:
         """List what is in the folder, sorted, whether it may be run or not."""
         if self._folder:
             with contextlib.suppress(OSError):
-                return sorted(os.listdir(self._folder))
+                return sorted(one.name for one in Path(self._folder).iterdir())
         return []
 
     def check(self, name: str) -> str:
         """Return the path of a program that may be run. Raises ProgramRefused."""
         path = f"{self._folder.rstrip('/')}/{name}"
         try:
-            _check_owner(self._folder, "", os.stat(self._folder))
+            _check_owner(self._folder, "", Path(self._folder).stat())
             fd = open_below(self._folder, name, flags=HANDLE)
             try:
                 found = os.fstat(fd)

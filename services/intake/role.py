@@ -64,6 +64,7 @@ from shared.core.state.tables.jobs import SubmissionRecord as Entry
 from shared.errors import CommandInvalid
 from shared.jobspec.checks.identifiers import id_error
 from shared.jobspec.files.load import parse_request
+from shared.jobspec.plugin_drivers import check_plugin_drivers
 from shared.jobspec.source import without_source
 from shared.jobspec.submission import (
     MAX_KILL_TIMEOUT_NS,
@@ -99,7 +100,7 @@ _VERDICT_EVENTS = frozenset(get_args(_VerdictEvent))
 
 
 class Intake(ReplicatedRole):
-    """The role. Replays the tables of jobs and of the policy, under which a job is compiled."""
+    """The role. Replays the tables of jobs, of the policy under which a job is compiled, and of nodes for their drivers."""
 
     name = "intake"
     leader_key = "intake"
@@ -114,7 +115,7 @@ class Intake(ReplicatedRole):
         max_kill_timeout_ns: int = MAX_KILL_TIMEOUT_NS,
         replicas: ReplicaFactory = Replica,
     ) -> None:
-        super().__init__(instance, frozenset({"jobs", "policy"}), replicas)
+        super().__init__(instance, frozenset({"fleet", "jobs", "policy"}), replicas)
         self._pending_max = pending_max
         self._pending_bytes_max = pending_bytes_max
         self._max_kill_timeout_ns = max_kill_timeout_ns
@@ -141,7 +142,7 @@ class Intake(ReplicatedRole):
         for one in (submission, *submission.together):
             if one.job is not None:
                 check_kill_timeouts(one.job, self._max_kill_timeout_ns)
-        return submission
+        return check_plugin_drivers(submission, self.replica.state.fleet.attributes)
 
     def sources(self) -> tuple[Source, ...]:
         """The log, the request subjects shared with the other instances, and the drop box."""

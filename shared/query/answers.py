@@ -55,6 +55,7 @@ from shared.core.state.tables.evaluations import Evaluation
 from shared.core.state.tables.variable_locks import LockRow
 from shared.core.state.tables.variables import VariableRow
 from shared.errors import CommandInvalid
+from shared.jobspec.plugin_drivers import check_plugin_drivers
 from shared.jobspec.submission import read_submission
 from shared.query import deployments, projections, resource_usage, rollouts
 from shared.query.claims import claim_lines
@@ -149,6 +150,7 @@ class QueryEngine:
         accepted = {name: getattr(query, name) for name in ("accept_unbuilt", "accept_unknown")}
         body = msgspec.json.encode({"Job": query.job, **accepted})
         submission = read_submission(body, "submit", remotes)
+        submission = check_plugin_drivers(submission, self._state.fleet.attributes)
         answer = plan_job(self._state, self._masks, submission)
         return msgspec.structs.replace(answer, **self._at)
 

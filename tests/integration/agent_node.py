@@ -24,6 +24,7 @@ from services.agent.drivers.driver import Driver
 from services.agent.drivers.exec.isolated_drivers import isolated_drivers
 from services.agent.drivers.exec.settings import ExecSettings
 from services.agent.drivers.isolation.cgroups import CgroupTree
+from services.agent.drivers.plugin.programs import plugin_drivers
 from services.agent.drivers.raw_exec import RawExecDriver
 from services.agent.executor.alloc_dirs import AllocDirs
 from services.agent.executor.data_dir import DataDir
@@ -252,8 +253,17 @@ def _isolated(home: DataDir) -> list[Driver]:
     return isolated_drivers(home.top, home.kernel_boot, ExecSettings())
 
 
+def plugins_beside(home: DataDir) -> list[Driver]:
+    """Start the driver plugins in the folder `drivers` beside the data directory."""
+    return list(plugin_drivers(str(home.top.parent / "drivers"), home, os.environ))
+
+
 async def _serve(top: Path) -> None:
-    more = _isolated if "--isolated" in sys.argv else lambda _home: ()
+    more: Callable[[DataDir], Iterable[Driver]] = lambda _home: ()  # noqa: E731 - as above.
+    if "--isolated" in sys.argv:
+        more = _isolated
+    elif "--plugins" in sys.argv:
+        more = plugins_beside
     spec = json.loads((top / "job.json").read_text())
     bridge = BridgeSettings() if "--bridge" in sys.argv else None
     said = top / "vault.addr"

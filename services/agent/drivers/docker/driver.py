@@ -53,8 +53,6 @@ from services.agent.drivers.docker.run_record import (
     container_exit,
     ended_before_boot,
     read_claim,
-    read_end,
-    write_end,
 )
 from services.agent.drivers.docker.settings import DockerSettings
 from services.agent.drivers.driver import (
@@ -67,6 +65,7 @@ from services.agent.drivers.driver import (
     record_signal,
     recorded_signals,
 )
+from services.agent.drivers.end_record import read_end, write_end
 from services.agent.drivers.isolation.group_usage import (
     group_usage,
     places_of_process,

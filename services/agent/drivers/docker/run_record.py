@@ -1,10 +1,9 @@
-"""What a run keeps of its container, beside it in `runs/<n>/`: that it may have been started, and how it ended.
+"""What a run keeps of its container, beside it in `runs/<n>/`: that it may have been started. How it ended: `../end_record.py`.
 
 Decides the meaning of the engine's state of an ended container. Independent of the engine.
 """
 
 import contextlib
-import os
 import signal
 import time
 from datetime import datetime
@@ -14,12 +13,13 @@ from typing import Any
 import msgspec
 
 from services.agent.drivers.driver import TaskExit, exit_from_code
+from services.agent.drivers.end_record import replace_file
 
 OOM_TEXT = "OOM Killed: memory limit exceeded"
 OOM_CHILD_TEXT = "a child process was killed at the memory limit"
 #: What the engine says of a container that was killed.
 _KILLED = 128 + signal.SIGKILL
-_CLAIM, _END = "container", "exit"
+_CLAIM = "container"
 
 
 class ContainerClaim(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class ContainerClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_claim(directory: Path, claim: ContainerClaim) -> None:
     """Keep a claim; it is there before the container runs."""
-    _replace(directory / _CLAIM, msgspec.json.encode(claim))
+    replace_file(directory / _CLAIM, msgspec.json.encode(claim))
 
 
 def read_claim(directory: Path) -> ContainerClaim | None:
@@ -39,29 +39,6 @@ def read_claim(directory: Path) -> ContainerClaim | None:
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode((directory / _CLAIM).read_bytes(), type=ContainerClaim)
     return None
-
-
-def write_end(directory: Path, end: TaskExit) -> None:
-    """Keep an end, on disk when this returns; a full disk costs only a later life its knowledge."""
-    with contextlib.suppress(OSError):
-        _replace(directory / _END, msgspec.json.encode(end), sync=True)
-
-
-def read_end(directory: Path) -> TaskExit | None:
-    """Read a run's end; None: it has none that is known."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode((directory / _END).read_bytes(), type=TaskExit)
-    return None
-
-
-def _replace(path: Path, data: bytes, *, sync: bool = False) -> None:
-    fresh = path.with_suffix(".new")
-    with fresh.open("wb") as file:
-        file.write(data)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
-    fresh.replace(path)
 
 
 def container_exit(state: dict[str, Any], sent: frozenset[int]) -> TaskExit:

@@ -1,0 +1,1 @@
+"""Drivers that are programs of the node's operator."""

@@ -1,0 +1,3 @@
+module example.org/driver
+
+go 1.18
