@@ -78,8 +78,8 @@ from shared.core.decide.operator import (
     node_changed_seq,
     pools_changed_seq,
 )
-from shared.core.decide.stateful_turns import decide_death
 from shared.core.decide.plans.claims import decide_release
+from shared.core.decide.stateful_turns import decide_death
 from shared.core.state.ids import ALLOC_SALT, deployment_id, rollout_id, shown_id
 from shared.core.state.state import State
 from shared.core.state.tables.fleet import with_operator_meta

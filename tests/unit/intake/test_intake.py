@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.base import EvalKey, Event, JobId, NodeId
+from schemas.base import EvalKey, Event, JobId
 from schemas.dead_letter import DeadLetter
 from schemas.envelope import COMMANDS_DECODER, AnyCommand
 from schemas.jobs import (
@@ -19,7 +19,6 @@ from schemas.jobs import (
     SubmissionRefused,
     Verdict,
 )
-from schemas.nodes import NodeRegistered, NodeSpec
 from schemas.policy import Policy, PolicyChanged, RemoteDriver
 from services.intake.role import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, Intake
 from shared.core.runtime.messages import (
@@ -586,18 +585,3 @@ def test_a_damaged_log_stops_the_role() -> None:
         record, data=record.data.replace(b'"jobs_seq":1', b'"jobs_seq":2')
     )
     assert any(isinstance(one, Stop) for one in story.run(broken))
-
-
-def test_options_of_a_plugin_are_checked_by_what_nodes_registered() -> None:
-    """A job is held against the schema of its driver that a node registered; before, it gets a warning."""
-    story = Story()
-    (command,) = registers(story.run(story.ask(a_body("before"))))
-    assert "no node offers driver 'any'" in command.warnings[0]
-    schema = json.dumps({"required": ["image"]})
-    spec = NodeSpec(
-        node_id=NodeId("n1"), attributes={"driver.any": "1", "driver.any.schema": schema}
-    )
-    story.run(story.log.tx(NodeRegistered(spec=spec, host_id="h", boot_id="b")))
-    (reply,) = (one for one in story.run(story.ask(a_body("after"))) if isinstance(one, Reply))
-    verdict = msgspec.json.decode(reply.data, type=Verdict)
-    assert [one.path for one in verdict.errors] == ["Job.TaskGroups[0].Tasks[0].Config.image"]
