@@ -119,7 +119,7 @@ class Port(JobBlock, frozen=True, kw_only=True):
     to: int = field(name="To", default=0)
     #: a network of the node by name (`CARAVAN_AGENT_HOST_NETWORKS`): only nodes that have it are feasible.
     host_network: str = field(name="HostNetwork", default="")
-    #: a static port that other allocations may use, too.
+    #: a static port that other allocations may use, too; not in mode bridge.
     ignore_collision: bool = field(name="IgnoreCollision", default=False)
 
 
@@ -146,16 +146,16 @@ class Network(JobBlock, frozen=True, kw_only=True):
         "MBits": "mbits",
     }
 
-    #: host, bridge, none or cni/NAME; docs/drivers.md describes the modes of each driver.
+    #: host, bridge or none; docs/network.md describes bridge, docs/drivers.md the modes of each driver.
     mode: str = field(name="Mode", default="host")
     device: str = field(name="Device", default="")
     cidr: str = field(name="CIDR", default="")
     ip: str = field(name="IP", default="")
-    #: of containers and isolated tasks.
+    #: a DNS name, of containers and isolated tasks.
     hostname: str = field(name="Hostname", default="")
     #: ignored, as by Nomad.
     bandwidth_mbits: int = field(name="MBits", default=0)
-    #: of containers.
+    #: of containers, and of all tasks with a view in mode bridge.
     dns: Dns | None = field(name="DNS", default=None)
     reserved_ports: tuple[Port, ...] = field(name="ReservedPorts", default=())
     dynamic_ports: tuple[Port, ...] = field(name="DynamicPorts", default=())
