@@ -100,7 +100,7 @@ _VERDICT_EVENTS = frozenset(get_args(_VerdictEvent))
 
 
 class Intake(ReplicatedRole):
-    """The role. Replays the tables of jobs, of the policy under which a job is compiled, and of nodes for their drivers."""
+    """The role. Replays the tables of jobs, of the policy for their compilation, and of nodes for their drivers."""
 
     name = "intake"
     leader_key = "intake"

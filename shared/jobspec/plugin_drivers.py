@@ -11,20 +11,18 @@ import msgspec
 from schemas.jobs import ErrorDetail
 from shared.core.state.node_attributes import AttributeColumns
 from shared.jobspec.checks.error_list import ERRORS_MAX
-from shared.jobspec.drivers.config_schema import SchemaRefused, fit_config, read_schema
+from shared.jobspec.drivers.config_schema import (
+    SchemaRefused,
+    driver_attribute,
+    fit_config,
+    read_schema,
+)
 from shared.jobspec.drivers.options import OptionDiagnostic, suggest
 from shared.jobspec.drivers.registry import DRIVERS
 from shared.jobspec.nomad.job import JobSpec, TaskGroup, TaskSpec
 from shared.jobspec.submission import JobInvalid, ParsedSubmission
 
-#: What a driver may declare that it can; docs/driver-plugins.md says what each means.
-CAPABILITIES = ("exec", "mounts", "no_network")
 _NAMES_MAX = 20
-
-
-def driver_attribute(driver: str, name: str = "") -> str:
-    """Name an attribute of a node's driver; without `name` the one that offers it."""
-    return f"driver.{driver}.{name}" if name else f"driver.{driver}"
 
 
 def check_plugin_drivers(submission: ParsedSubmission, nodes: AttributeColumns) -> ParsedSubmission:

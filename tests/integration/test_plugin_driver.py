@@ -491,7 +491,7 @@ def test_a_stranger_is_closed_while_the_driver_is_awaited(top: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_what_the_journal_does_not_name_is_ended(top: Path) -> None:
-    """A run of an earlier life that no journal names is abandoned when the driver is there; its process of then ends."""
+    """A run of an earlier life that no journal names is abandoned; the driver of that life is killed."""
     home = DataDir(top, NODE)
     (old,) = plugin_drivers(str(top.parent / "drivers"), home, {})
     handle = await old.start(run_of(top), launch(command="sleep 300"))

@@ -71,13 +71,13 @@ class Driver:
         """Answer until the agent ends the connection."""
         with self.peer.makefile("rb") as lines:
             for line in lines:
-                threading.Thread(target=self.answer, args=(json.loads(line),), daemon=True).start()
+                threading.Thread(target=self._answer, args=(json.loads(line),), daemon=True).start()
 
-    def answer(self, asked: Message) -> None:
+    def _answer(self, asked: Message) -> None:
         """Answer one request."""
         said: Message = {"id": asked["id"]}
         try:
-            said["result"] = getattr(self, asked["verb"])(asked)
+            said["result"] = getattr(self, f"_{asked['verb']}")(asked)
         except Refused as err:
             said["error"] = {"message": str(err), "recoverable": False}
         except AttributeError:
@@ -85,7 +85,7 @@ class Driver:
         with self.lock:
             self.peer.sendall(json.dumps(said).encode() + b"\n")
 
-    def info(self, _asked: Message) -> Message:
+    def _info(self, _asked: Message) -> Message:
         """Say what this is."""
         if HABIT == "silent" and SWITCH.exists():
             time.sleep(1000)
@@ -100,18 +100,18 @@ class Driver:
             "word_of_a_later_api": 1,
         }
 
-    def fingerprint(self, _asked: Message) -> Message:
+    def _fingerprint(self, _asked: Message) -> Message:
         """Say what is here."""
         return {"attributes": {"color": "blue", "docker": "1"}}
 
-    def start(self, asked: Message) -> Message:
+    def _start(self, asked: Message) -> Message:
         """Start a run, once."""
         with self.starting:
             folder = STATE / asked["run"]
             if (folder / "void").exists():
                 raise Refused("the run was abandoned")
             if not (folder / "begun").exists():
-                self.begin(folder, asked)
+                self._begin(folder, asked)
             pid = wait_for_pid(folder)
         if HABIT == "slow_start" and SWITCH.exists():
             time.sleep(3)
@@ -123,7 +123,7 @@ class Driver:
             return {"handle": "x" * 20_000}
         return {"handle": {"folder": str(folder)}, "pid": pid}
 
-    def begin(self, folder: Path, asked: Message) -> None:
+    def _begin(self, folder: Path, asked: Message) -> None:
         """Start the shell of a run."""
         folder.mkdir(exist_ok=True)
         (folder / "begun").touch()
@@ -143,7 +143,7 @@ class Driver:
         for one in outputs:
             os.close(one)
 
-    def recover(self, asked: Message) -> Message:
+    def _recover(self, asked: Message) -> Message:
         """Find a run, with or without its handle."""
         folder = STATE / asked["run"]
         if not (folder / "begun").exists():
@@ -155,7 +155,7 @@ class Driver:
             return {"state": "exited", **ended(folder)}
         return {"state": "gone", "started": bool(pid), "reason": "its keeper was killed"}
 
-    def wait(self, asked: Message) -> Message:
+    def _wait(self, asked: Message) -> Message:
         """Wait for the end of a run."""
         folder = STATE / asked["run"]
         while kept(folder):
@@ -164,7 +164,7 @@ class Driver:
             return {"exit_code": "seven"}
         return ended(folder)
 
-    def forget(self, asked: Message) -> Message:
+    def _forget(self, asked: Message) -> Message:
         """The agent has the end: drop what is known of a run."""
         folder = STATE / asked["run"]
         for one in folder.glob("*"):
@@ -173,29 +173,29 @@ class Driver:
             folder.rmdir()
         return {}
 
-    def signal(self, asked: Message) -> Message:
+    def _signal(self, asked: Message) -> Message:
         """Send a signal to the session of a run."""
         return {"delivered": kill(STATE / asked["run"], getattr(signal, asked["signal"]))}
 
-    def stop(self, asked: Message) -> Message:
+    def _stop(self, asked: Message) -> Message:
         """Kill a run."""
         kill(STATE / asked["run"], signal.SIGKILL)
         return {}
 
-    def abandon(self, asked: Message) -> Message:
+    def _abandon(self, asked: Message) -> Message:
         """Let a run never come alive."""
         folder = STATE / asked["run"]
         folder.mkdir(exist_ok=True)
         (folder / "void").touch()
         with self.starting:
-            return self.stop(asked)
+            return self._stop(asked)
 
-    def stats(self, asked: Message) -> Message:
+    def _stats(self, asked: Message) -> Message:
         """Say what a run uses."""
         pid = wait_for_pid(STATE / asked["run"])
         return {"cpu_ns": 1, "memory_bytes": 4096 if pid else 0}
 
-    def exec(self, asked: Message) -> Message:
+    def _exec(self, asked: Message) -> Message:
         """Start a command beside a run."""
         self.commands[asked["session"]] = subprocess.Popen(
             asked["command"],
@@ -205,14 +205,14 @@ class Driver:
         )
         return {}
 
-    def exec_read(self, asked: Message) -> Message:
+    def _exec_read(self, asked: Message) -> Message:
         """Give the next output; nothing at its end."""
         pipe = self.commands[asked["session"]].stdout
         assert pipe is not None
         data = os.read(pipe.fileno(), 1 << 16)
         return {"stream": 1, "data": base64.b64encode(data).decode()}
 
-    def exec_write(self, asked: Message) -> Message:
+    def _exec_write(self, asked: Message) -> Message:
         """Take input; nothing is its end."""
         data, pipe = base64.b64decode(asked["data"]), self.commands[asked["session"]].stdin
         assert pipe is not None
@@ -223,11 +223,11 @@ class Driver:
             pipe.close()
         return {}
 
-    def exec_wait(self, asked: Message) -> Message:
+    def _exec_wait(self, asked: Message) -> Message:
         """Wait for the end of a command."""
         return {"exit_code": self.commands[asked["session"]].wait()}
 
-    def exec_close(self, asked: Message) -> Message:
+    def _exec_close(self, asked: Message) -> Message:
         """End a command."""
         command = self.commands.pop(asked["session"], None)
         if command is not None and command.poll() is None:

@@ -1,4 +1,4 @@
-"""How a run ended, kept beside it in `runs/<n>/` by the drivers whose tasks are not processes of the agent's starter."""
+"""How a run ended, kept beside it in `runs/<n>/` by drivers whose tasks are not processes of the starter."""
 
 import contextlib
 import os

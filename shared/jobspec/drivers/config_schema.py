@@ -1,8 +1,8 @@
-"""JSON Schema of a driver plugin's options: the part of the language that is understood, and what it says of a config.
+"""What a node registers of a driver plugin: names of attributes, and the JSON Schema of its options.
 
-Decides which schemas are taken, and how the values of a job file fit them: as leniently as the tables of the built-in
-drivers (`options.py`), since HCL writes a block as a list of maps, and a reference resolves to a text. The schema is
-the plugin's, so it is read within bounds. Next: `../plugin_drivers.py`.
+Decides which part of that language is understood, and how the values of a job file fit them: as leniently as the
+tables of the built-in drivers (`options.py`), since HCL writes a block as a list of maps, and a reference resolves to a
+text. The schema is the plugin's, so it is read within bounds. Next: `../plugin_drivers.py`.
 """
 
 import math
@@ -37,6 +37,10 @@ _NOTES = frozenset(
 )
 
 
+#: What a driver may declare that it can; docs/driver-plugins.md says what each means.
+CAPABILITIES = ("exec", "mounts", "no_network")
+
+
 class SchemaRefused(Exception):
     """A schema that is not understood; the text names the place in it."""
 
@@ -59,6 +63,11 @@ class ConfigSchema(msgspec.Struct, frozen=True, kw_only=True):
     longest: int | None = None
     pattern: str = ""
     matcher: Any = None
+
+
+def driver_attribute(driver: str, name: str = "") -> str:
+    """Name an attribute of a node's driver; without `name` the one that offers it."""
+    return f"driver.{driver}.{name}" if name else f"driver.{driver}"
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""Intake and driver plugins: options are checked by the schema that nodes registered."""
+"""Intake checks the options of driver plugins by what nodes registered."""
 
 import json
 

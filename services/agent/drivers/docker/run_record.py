@@ -1,4 +1,6 @@
-"""What a run keeps of its container, beside it in `runs/<n>/`: that it may have been started. How it ended: `../end_record.py`.
+"""What a run keeps of its container, beside it in `runs/<n>/`: that it may have been started.
+
+How it ended: `../end_record.py`.
 
 Decides the meaning of the engine's state of an ended container. Independent of the engine.
 """

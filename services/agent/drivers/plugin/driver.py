@@ -32,13 +32,13 @@ from services.agent.drivers.plugin.exec_session import PluginSession
 from services.agent.drivers.plugin.process import DriverProcess
 from services.agent.drivers.plugin.protocol import (
     HANDLE_BYTES_MAX,
+    AcceptedDriver,
     DriverBroken,
     DriverGone,
     DriverRefused,
-    DriverTraits,
-    Ended,
     Fingerprint,
     Found,
+    RunEnd,
     Signaled,
     Started,
     Usage,
@@ -54,8 +54,7 @@ from services.agent.drivers.plugin.run_record import (
 )
 from services.agent.safe_open import open_log
 from shared.core.runtime.agent_messages import TaskLaunch
-from shared.jobspec.drivers.config_schema import fit_config
-from shared.jobspec.plugin_drivers import driver_attribute
+from shared.jobspec.drivers.config_schema import driver_attribute, fit_config
 from shared.signal_names import signal_error, signal_number
 
 #: At the first fingerprint, for the driver to come up.
@@ -141,7 +140,7 @@ class PluginDriver:
             return {driver_attribute(self.name, "off"): text}
         return self._attributes(traits, found)
 
-    def _attributes(self, traits: DriverTraits, found: Fingerprint) -> dict[str, str]:
+    def _attributes(self, traits: AcceptedDriver, found: Fingerprint) -> dict[str, str]:
         digest = hashlib.sha256(traits.schema_text.encode()).hexdigest()[:16]
         capabilities = ",".join(sorted(one for one, has in traits.info.capabilities.items() if has))
         said = sorted(found.attributes.items())[:_ATTRIBUTES_MAX]
@@ -196,7 +195,7 @@ class PluginDriver:
             await asyncio.to_thread(write_handle, run.directory, found.handle)
             return PluginRun(run, key, pid=found.pid, generation=generation)
 
-    def _order(self, run: DriverRun, launch: TaskLaunch, traits: DriverTraits) -> dict[str, Any]:
+    def _order(self, run: DriverRun, launch: TaskLaunch, traits: AcceptedDriver) -> dict[str, Any]:
         """Compose a start. Raises StartRefused for what the driver does not take."""
         if launch.volumes and not traits.can("mounts"):
             text = f"driver {self.name} cannot mount volumes"
@@ -213,51 +212,7 @@ class PluginDriver:
         if not launch.logs.disabled:
             for path in (places.stdout, places.stderr):
                 os.close(open_log(places.top, path))
-        names = launch.names
-        return {
-            "config": config,
-            "env": env,
-            "user": launch.user,
-            "names": {
-                "job": names.job,
-                "group": names.group,
-                "task": names.task,
-                "alloc": run.alloc_id,
-                "alloc_name": names.alloc,
-                "node": names.node_id,
-                "run": run.number,
-            },
-            "directories": {
-                "task": str(places.task),
-                "local": str(places.task / "local"),
-                "secrets": str(places.task / "secrets"),
-                "alloc": str(places.shared),
-            },
-            "stdout": "" if launch.logs.disabled else str(places.stdout),
-            "stderr": "" if launch.logs.disabled else str(places.stderr),
-            "resources": {
-                "cpu_mhz": launch.cpu_mhz,
-                "memory_mib": launch.memory_mib,
-                "memory_max_mib": launch.memory_max_mib,
-                "cores": launch.cores,
-                "devices": launch.devices,
-                "device_paths": launch.device_paths,
-            },
-            "ports": {
-                label: {"host": host, "task": own} for label, (host, own) in launch.ports.items()
-            },
-            "network": {
-                "mode": launch.network.mode,
-                "hostname": launch.network.hostname,
-                "dns_servers": launch.network.dns_servers,
-                "dns_searches": launch.network.dns_searches,
-                "dns_options": launch.network.dns_options,
-            },
-            "mounts": [
-                {"source": one.path, "target": one.target, "read_only": one.read_only}
-                for one in launch.volumes
-            ],
-        }
+        return {"config": config, "env": env, **_start_fields(run, launch)}
 
     def _claim(self, run: DriverRun, key: str) -> None:
         """Write down that the driver may have a run. Raises StartRefused."""
@@ -329,7 +284,7 @@ class PluginDriver:
                     if isinstance(found, TaskExit):
                         return found
                 answer = await self._process.call("wait", is_long=True, run=handle.key)
-                return await self._finish(handle, decode(answer, Ended).to_exit())
+                return await self._finish(handle, decode(answer, RunEnd).to_exit())
             except DriverGone:
                 continue
             except (DriverRefused, DriverBroken) as err:
@@ -344,7 +299,7 @@ class PluginDriver:
         return end
 
     async def _forget(self, key: str) -> None:
-        """Tell the driver that the end is kept; one that cannot hear it is told when it is back."""
+        """Let the driver drop a run whose end is kept; a driver that is away gets it with its next connection."""
         if self._claims.read(key) is None:
             return
         with contextlib.suppress(DriverGone, DriverRefused, TimeoutError):
@@ -447,3 +402,51 @@ class PluginDriver:
     def close(self) -> None:
         """End the driver's process; its tasks run on."""
         self._process.close()
+
+
+def _start_fields(run: DriverRun, launch: TaskLaunch) -> dict[str, Any]:
+    """Compose what a start says beside options and variables."""
+    places = run.places
+    names = launch.names
+    return {
+        "user": launch.user,
+        "names": {
+            "job": names.job,
+            "group": names.group,
+            "task": names.task,
+            "alloc": run.alloc_id,
+            "alloc_name": names.alloc,
+            "node": names.node_id,
+            "run": run.number,
+        },
+        "directories": {
+            "task": str(places.task),
+            "local": str(places.task / "local"),
+            "secrets": str(places.task / "secrets"),
+            "alloc": str(places.shared),
+        },
+        "stdout": "" if launch.logs.disabled else str(places.stdout),
+        "stderr": "" if launch.logs.disabled else str(places.stderr),
+        "resources": {
+            "cpu_mhz": launch.cpu_mhz,
+            "memory_mib": launch.memory_mib,
+            "memory_max_mib": launch.memory_max_mib,
+            "cores": launch.cores,
+            "devices": launch.devices,
+            "device_paths": launch.device_paths,
+        },
+        "ports": {
+            label: {"host": host, "task": own} for label, (host, own) in launch.ports.items()
+        },
+        "network": {
+            "mode": launch.network.mode,
+            "hostname": launch.network.hostname,
+            "dns_servers": launch.network.dns_servers,
+            "dns_searches": launch.network.dns_searches,
+            "dns_options": launch.network.dns_options,
+        },
+        "mounts": [
+            {"source": one.path, "target": one.target, "read_only": one.read_only}
+            for one in launch.volumes
+        ],
+    }

@@ -29,11 +29,11 @@ from services.agent.drivers.plugin.protocol import (
     APIS,
     IN_FLIGHT_MAX,
     LINE_BYTES_MAX,
+    AcceptedDriver,
     DriverBroken,
     DriverGone,
     DriverInfo,
     DriverRefused,
-    DriverTraits,
     Line,
     accept,
     decode,
@@ -75,14 +75,14 @@ class DriverProcess:
         self._on_ready = on_ready
         self._lock = threading.Lock()
         self._asked: dict[int, tuple[Asked, Callable[[], None] | None]] = {}
-        self._waiting: list[Future[DriverTraits]] = []
+        self._waiting: list[Future[AcceptedDriver]] = []
         self._next_id = 1
         self._link: _Link | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._supervise, name=f"driver {name}", daemon=True)
         self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
         #: of the present connection; None: there is none.
-        self.traits: DriverTraits | None = None
+        self.traits: AcceptedDriver | None = None
         #: raised with each connection.
         self.generation = 0
         #: why the driver cannot be used; empty: it can, or is only being started.
@@ -106,11 +106,11 @@ class DriverProcess:
 
     # ---- requests ----
 
-    async def ready(self) -> DriverTraits:
+    async def ready(self) -> AcceptedDriver:
         """Wait until it is connected."""
         return await asyncio.wrap_future(self._when_ready())
 
-    def ready_now(self, within_s: float) -> DriverTraits | None:
+    def ready_now(self, within_s: float) -> AcceptedDriver | None:
         """Wait in a thread until it is connected; None: it is not."""
         with contextlib.suppress(FutureTimeout):
             return self._when_ready().result(within_s)
@@ -151,8 +151,8 @@ class DriverProcess:
         link.send(data + b"\n")
         return answer
 
-    def _when_ready(self) -> Future[DriverTraits]:
-        found: Future[DriverTraits] = Future()
+    def _when_ready(self) -> Future[AcceptedDriver]:
+        found: Future[AcceptedDriver] = Future()
         with self._lock:
             if self.traits is not None:
                 found.set_result(self.traits)
@@ -188,7 +188,7 @@ class DriverProcess:
                 self._closing.wait(wait_s)
 
     def _live(self) -> None:
-        """Run it once, until its connection ends. Raises DriverBroken, OSError and whatever a program's check raises."""
+        """Run it once, until its connection ends. Raises DriverBroken, OSError, and what a program's check raises."""
         program = self._program()
         end_recorded(self._folder)
         with contextlib.closing(_listen(self._folder)) as door:

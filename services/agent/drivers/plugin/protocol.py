@@ -9,8 +9,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from services.agent.drivers.driver import TaskExit
-from shared.jobspec.drivers.config_schema import ConfigSchema, SchemaRefused, read_schema
-from shared.jobspec.plugin_drivers import CAPABILITIES
+from shared.jobspec.drivers.config_schema import (
+    CAPABILITIES,
+    ConfigSchema,
+    SchemaRefused,
+    read_schema,
+)
 
 #: Versions of the protocol that this agent speaks.
 APIS = (1,)
@@ -80,7 +84,7 @@ class Started(msgspec.Struct):
     pid: int = 0
 
 
-class Ended(msgspec.Struct):
+class RunEnd(msgspec.Struct):
     """How a run ended."""
 
     exit_code: int | None = None
@@ -94,7 +98,7 @@ class Ended(msgspec.Struct):
         return TaskExit(code=self.exit_code, signal=self.signal, reason=shown(self.reason))
 
 
-class Found(Ended):
+class Found(RunEnd):
     """What is known of a run: `state` is running, exited or gone."""
 
     state: str = ""
@@ -129,7 +133,7 @@ class CommandEnd(msgspec.Struct):
     exit_code: int = 0
 
 
-class DriverTraits(msgspec.Struct, frozen=True):
+class AcceptedDriver(msgspec.Struct, frozen=True):
     """A driver whose handshake was accepted."""
 
     info: DriverInfo
@@ -160,7 +164,7 @@ def decode(data: msgspec.Raw | bytes, kind: type[T]) -> T:
         ) from None
 
 
-def accept(name: str, info: DriverInfo) -> DriverTraits:
+def accept(name: str, info: DriverInfo) -> AcceptedDriver:
     """Accept a handshake. Raises DriverBroken; the text is for the operator."""
     common = [one for one in info.apis if one in APIS]
     if not common:
@@ -183,4 +187,4 @@ def accept(name: str, info: DriverInfo) -> DriverTraits:
     for word in strange:
         # Of a later api: what an agent does not know it does not use.
         info.capabilities.pop(word)
-    return DriverTraits(info=info, api=max(common), schema=schema, schema_text=text)
+    return AcceptedDriver(info=info, api=max(common), schema=schema, schema_text=text)
