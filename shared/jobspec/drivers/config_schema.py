@@ -159,7 +159,7 @@ class _Reader:
             raise SchemaRefused(f"{path}: {err}") from None
         return {"pattern": value, "matcher": made}
 
-    _WORDS: Mapping[str, Callable[["_Reader", Any, str, int], dict[str, Any]]] = {
+    _WORDS: Mapping[str, Callable[..., dict[str, Any]]] = {
         "type": _type,
         "properties": _properties,
         "additionalProperties": _others,
