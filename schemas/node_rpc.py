@@ -178,9 +178,9 @@ class TaskHistory(Wire, frozen=True, kw_only=True, omit_defaults=False):
     samples: int = 0
     from_ns: int = 0
     to_ns: int = 0
-    #: bucket -> samples in it.
-    cpu_millicores: dict[int, int] = {}
-    memory_bytes: dict[int, int] = {}
+    #: bucket, as text -> samples in it.
+    cpu_millicores: dict[str, int] = {}
+    memory_bytes: dict[str, int] = {}
     cpu_peak_millicores: int = 0
     memory_peak_bytes: int = 0
     throttled_ns: int = 0

@@ -43,6 +43,16 @@ def merged(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
     return dict(sorted(found.items()))
 
 
+def to_wire(counts: Mapping[int, int]) -> dict[str, int]:
+    """Write counts as JSON has them: its keys are texts."""
+    return {str(bucket): count for bucket, count in counts.items()}
+
+
+def from_wire(counts: Mapping[str, int]) -> dict[int, int]:
+    """Read counts; a key that is no bucket is left out."""
+    return {int(bucket): count for bucket, count in counts.items() if bucket.isdecimal()}
+
+
 def percentile(counts: Mapping[int, int], percent: int) -> int:
     """Return a value that at least `percent` of the counted ones do not exceed; 0: nothing was counted."""
     total = sum(counts.values())

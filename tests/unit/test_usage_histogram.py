@@ -2,7 +2,15 @@
 
 import pytest
 
-from shared.usage_histogram import bucket_of, bucket_top, histogram, merged, percentile
+from shared.usage_histogram import (
+    bucket_of,
+    bucket_top,
+    from_wire,
+    histogram,
+    merged,
+    percentile,
+    to_wire,
+)
 
 
 def test_buckets_follow_each_other() -> None:
@@ -29,3 +37,4 @@ def test_percentiles_are_observed_values() -> None:
     whole = histogram([*range(100), *range(50)])
     assert merged([histogram(range(100)), histogram(range(50))]) == whole
     assert sum(whole.values()) == 150
+    assert from_wire(to_wire(whole)) == whole and from_wire({"x": 1}) == {}

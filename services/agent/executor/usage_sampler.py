@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from schemas.node_rpc import TaskHistory
 from services.agent.drivers.driver import Driver, DriverRun, TaskUsage
-from shared.usage_histogram import histogram
+from shared.usage_histogram import histogram, to_wire
 
 SAMPLE_S = 10.0
 #: An hour of samples; and tasks whose samples are kept, those that ended longest ago go first.
@@ -102,8 +102,8 @@ class UsageSeries:
             samples=len(self.times_s),
             from_ns=int(min(times) * 1e9),
             to_ns=int(max(times) * 1e9),
-            cpu_millicores=histogram(self.millicores),
-            memory_bytes=histogram(self.memory),
+            cpu_millicores=to_wire(histogram(self.millicores)),
+            memory_bytes=to_wire(histogram(self.memory)),
             cpu_peak_millicores=max(self.millicores, default=0),
             memory_peak_bytes=self.memory_peak_bytes,
             throttled_ns=self.throttled_ns,

@@ -16,7 +16,7 @@ from services.cli.runtime.bus_client import query_view, resolve_job, with_bus
 from services.cli.runtime.node_client import request_node
 from services.cli.runtime.output import CliError, CommandOutput, short_id
 from shared.bus.connection.public_client import Client
-from shared.usage_histogram import bucket_top, merged, percentile
+from shared.usage_histogram import bucket_top, from_wire, merged, percentile
 
 #: Running allocations that are asked, the newest version first, and how many at a time.
 ALLOCS_MAX = 200
@@ -129,8 +129,8 @@ def _line(group: str, task: str, found: list[tuple[TaskHistory, int, int, int]])
     histories = [one[0] for one in found]
     # Nodes may differ in their clocks: shares of a core are added, and shown in MHz of the fastest.
     core_mhz = max(one[3] for one in found)
-    cpu = merged(one.cpu_millicores for one in histories)
-    memory = merged(one.memory_bytes for one in histories)
+    cpu = merged(from_wire(one.cpu_millicores) for one in histories)
+    memory = merged(from_wire(one.memory_bytes) for one in histories)
     kills = sum(one.oom_kills for one in histories)
     return TaskUsageLine(
         group=group,

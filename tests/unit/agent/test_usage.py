@@ -17,7 +17,7 @@ from services.agent.drivers.isolation.group_usage import (
 )
 from services.agent.executor.usage_sampler import SAMPLES_MAX, UsageSeries
 from services.cli.job.usage import usage_lines
-from shared.usage_histogram import histogram, percentile
+from shared.usage_histogram import histogram, percentile, to_wire
 
 EXPECTED = GroupUsage(
     cpu_ns=5_000,
@@ -101,8 +101,10 @@ def test_a_series_counts_over_runs() -> None:
     series.take(2, 20.0, used(10, 99, throttled_ns=4))
     series.take(2, 30.0, used(1_010, 7, throttled_ns=4))
     found = series.history("a", "t")
-    assert found.cpu_millicores == histogram([500, 100]) and found.cpu_peak_millicores == 500
-    assert found.memory_bytes == histogram([6, 7]) and found.memory_peak_bytes == 99
+    assert (
+        found.cpu_millicores == to_wire(histogram([500, 100])) and found.cpu_peak_millicores == 500
+    )
+    assert found.memory_bytes == to_wire(histogram([6, 7])) and found.memory_peak_bytes == 99
     assert (found.throttled_ns, found.oom_kills, found.samples) == (7, 1, 2)
     assert (found.from_ns, found.to_ns) == (10_000_000_000, 30_000_000_000)
 
@@ -122,8 +124,8 @@ def answer(task: str, memory: list[int], *, kills: int = 0) -> tuple[AllocSummar
         alloc_id="a",
         task=task,
         samples=len(memory),
-        cpu_millicores=histogram([100] * 19 + [1_000]),
-        memory_bytes=histogram(one * MIB for one in memory),
+        cpu_millicores=to_wire(histogram([100] * 19 + [1_000])),
+        memory_bytes=to_wire(histogram(one * MIB for one in memory)),
         cpu_peak_millicores=1_000,
         oom_kills=kills,
     )
