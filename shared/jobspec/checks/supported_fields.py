@@ -48,7 +48,7 @@ SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
             *("ReschedulePolicy", "Affinities", "Spreads", "Meta", "Networks", "Disconnect"),
             *("MaxClientDisconnect", "PreventRescheduleOnLost", "StopAfterClientDisconnect"),
             *("ShutdownDelay", "MaxRunDuration", "RestartFrom", "Update", "Migrate", "Services"),
-            *("Volumes", "Stateful"),
+            *("Volumes", "Stateful", "Scaling"),
         )
     ),
     TaskSpec: frozenset(
@@ -58,7 +58,7 @@ SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
             *("LogConfig", "Lifecycle", "ShutdownDelay", "DispatchPayload"),
             *("Artifacts", "VolumeMounts", "Templates", "Identity", "Identities", "Secrets"),
             "Actions",
-            "Vault",
+            *("Vault", "ScalingPolicies"),
         )
     ),
     VolumeRequest: frozenset(
@@ -152,7 +152,8 @@ FIELDS_WITHOUT_EFFECT: dict[type[JobBlock], frozenset[str]] = {
     TemplateBlock: frozenset(("VaultGrace",)),
     # The role of a login decides them, as in Nomad since tasks log in with their identities.
     Vault: frozenset(("Policies",)),
-    Service: frozenset(("Id",)),
+    # Of Consul's catalogue alone.
+    Service: frozenset(("Id", "EnableTagOverride", "TaggedAddresses", "Weights")),
     Check: frozenset(("Id",)),
     UpdateStrategy: frozenset(("Stagger",)),
 }

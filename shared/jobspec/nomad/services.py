@@ -92,6 +92,7 @@ class Service(JobBlock, frozen=True, kw_only=True):
     name: str = field(name="Name", default="")
     tags: tuple[str, ...] = field(name="Tags", default=())
     canary_tags: tuple[str, ...] = field(name="CanaryTags", default=())
+    #: of Consul's catalogue; ignored.
     enable_tag_override: bool = field(name="EnableTagOverride", default=False)
     port_label: str = field(name="PortLabel", default="")
     #: auto, host, driver, alloc.
@@ -102,11 +103,13 @@ class Service(JobBlock, frozen=True, kw_only=True):
     connect: Connect | None = field(name="Connect", default=None)
     meta: dict[str, str] = field(name="Meta", default_factory=dict)
     canary_meta: dict[str, str] = field(name="CanaryMeta", default_factory=dict)
+    #: of Consul's catalogue; ignored.
     tagged_addresses: dict[str, str] = field(name="TaggedAddresses", default_factory=dict)
     task_name: str = field(name="TaskName", default="")
     #: require_healthy, ignore_warnings or ignore.
     on_update: str = field(name="OnUpdate", default="require_healthy")
     identity: WorkloadIdentity | None = field(name="Identity", default=None)
+    #: of Consul's catalogue; ignored.
     weights: Weights | None = field(name="Weights", default=None)
     #: consul or nomad.
     provider: str = field(name="Provider", default="consul")

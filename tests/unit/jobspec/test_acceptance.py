@@ -204,7 +204,7 @@ HAND: dict[str, tuple[str, str, str]] = {
         "refused",
     ),
     "scaling without max": (text(group="scaling { min = 1 }"), "refuse", "refused"),
-    "scaling": (text(group="scaling {\n min = 2\n max = 3\n}"), "accept", "unbuilt"),
+    "scaling": (text(group="scaling {\n min = 2\n max = 3\n}"), "accept", "runs"),
     "periodic": (text(kind="batch", job='periodic { crons = ["@daily"] }'), "accept", "runs"),
     "parameterized": (text(kind="batch", job="parameterized {}"), "accept", "runs"),
     "service": (text(group='service {\n name = "x"\n provider = "nomad"\n}'), "accept", "runs"),
@@ -460,5 +460,5 @@ def test_the_count_defaults_to_the_least_of_scaling() -> None:
 def test_what_runs_is_one_table() -> None:
     """Every verdict `unbuilt` comes from the table: with the field in it the same file runs."""
     assert "Multiregion" not in SUPPORTED_FIELDS[JobSpec]
-    assert "Scaling" not in SUPPORTED_FIELDS[TaskGroup]
+    assert "Consul" not in SUPPORTED_FIELDS[TaskGroup]
     assert "Consul" not in SUPPORTED_FIELDS[TaskSpec]
