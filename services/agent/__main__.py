@@ -5,7 +5,8 @@ import contextlib
 import os
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
@@ -516,6 +517,18 @@ def _hands(
     )
 
 
+def _performers(
+    make: Callable[..., TaskExecutor], executors: list[TaskExecutor]
+) -> Callable[[Shell], Mapping[type, EffectHandler]]:
+    """Return what makes the executor of a shell, and keeps it in `executors`."""
+
+    def performers_of(shell: Shell) -> Mapping[type, EffectHandler]:
+        executors.append(make(inject=lambda one: shell.inject([one])))
+        return executors[-1].performers()
+
+    return performers_of
+
+
 def main() -> int:
     """Run an agent until a signal; returns the exit code."""
     try:
@@ -538,11 +551,11 @@ def main() -> int:
             home, drivers, templated, settings.nats_url, data=data, plugins=plugins, vault=vault
         )
         offers, devices = (volumes, templated, plugins, dns, vault), _device_plugins(own)
-        parts = (directories, networks)
-        finder = _finder(own, home, parts, drivers, offers=offers, devices=devices)
+        finder = _finder(
+            own, home, (directories, networks), drivers, offers=offers, devices=devices
+        )
         spec = finder.find()
-        agent, given = _agent(own, home, spec), _given(own, home, spec)
-        data.agent = agent
+        data.agent, given = (agent := _agent(own, home, spec)), _given(own, home, spec)
     except CaravanError as err:
         log.critical("service.stopped", reason=str(err), error=type(err).__name__)
         return 1
@@ -551,25 +564,21 @@ def main() -> int:
     executors: list[TaskExecutor] = []
     hands = _hands(own, home, directories, agent=agent, executors=executors)
 
-    def performers_of(shell: Shell) -> Mapping[type, EffectHandler]:
-        executor = TaskExecutor(
-            home=home,
-            drivers=drivers,
-            inject=lambda one: shell.inject([one]),
-            directories=directories,
-            handlers=handlers,
-            volumes=volumes,
-            networks=networks,
-            devices=devices,
-        )
-        executors.append(executor)
-        return executor.performers()
-
+    make = partial(
+        TaskExecutor,
+        home=home,
+        drivers=drivers,
+        directories=directories,
+        handlers=handlers,
+        volumes=volumes,
+        networks=networks,
+        devices=devices,
+    )
     code = run_role(
         cast("Role", agent),
         settings,
         node_id=own.node_id,
-        performers_of=performers_of,
+        performers_of=_performers(make, executors),
         side_task=_beside(finder, data, executors),
         before_end=_leave(own, agent, executors) if own.end_tasks else None,
         carriers={SOURCE: hands.carry},

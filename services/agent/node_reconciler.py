@@ -29,7 +29,6 @@ from shared.core.runtime.agent_messages import (
     AllocKept,
     Answer,
     Ask,
-    CheckChanged,
     ClusterKept,
     HealthKept,
     JournalEntry,
@@ -44,7 +43,6 @@ from shared.core.runtime.desired_allocs import (
     read_desired_allocs,
 )
 from shared.core.runtime.messages import Ack, Message, Stop
-from shared.core.runtime.network_messages import NetworkFailed, NetworkLost, NetworkReady
 from shared.errors import CommandInvalid
 from shared.protocol import subjects
 
@@ -515,15 +513,6 @@ class NodeReconciler:
         self.inputs.sync(changed, turn)
         self.checks.sync({**changed, **self._supervisor.changed}, turn)
         self.health.update({**changed, **self._supervisor.changed}, turn)
-
-    def take_change(
-        self, event: CheckChanged | NetworkReady | NetworkFailed | NetworkLost, turn: AgentStep
-    ) -> None:
-        """Take what a check says now, or how the network of a group is."""
-        if isinstance(event, CheckChanged):
-            self.checks.changed(event, turn)
-        else:
-            self.networks.take(event, turn)
 
     # ---- room ----
 

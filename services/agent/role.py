@@ -211,7 +211,7 @@ class Agent:
                 if measured is not None:
                     self._supervisor.disk_used(measured, one, turn)
             case CheckChanged() | NetworkReady() | NetworkFailed() | NetworkLost():
-                self._desired.take_change(one, turn)
+                self._take_change(one, turn)
             case NodeFound():
                 self._desired.node_found(one.spec, turn)
             case EndTasks():
@@ -263,6 +263,14 @@ class Agent:
             alloc = self._desired.allocs.get(int(rest))
             if alloc is not None and timer.deadline_ns == alloc.due_ns:
                 self._supervisor.alloc_timer(alloc, turn)
+
+    def _take_change(
+        self, event: CheckChanged | NetworkReady | NetworkFailed | NetworkLost, turn: AgentStep
+    ) -> None:
+        if isinstance(event, CheckChanged):
+            self._desired.checks.changed(event, turn)
+        else:
+            self._desired.networks.take(event, turn)
 
     def _take_inputs(
         self,

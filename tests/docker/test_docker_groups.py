@@ -1,4 +1,4 @@
-"""Containers in the network of their group: one namespace with processes of other drivers, held by a container of ours."""
+"""Containers in the network of their group: one namespace with other drivers, held by a container of ours."""
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator

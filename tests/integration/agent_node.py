@@ -87,6 +87,31 @@ def projection(seq: int, *keys: int, **more: dict[int, Any]) -> bytes:
     return ENCODER.encode(said)
 
 
+def _networks(
+    home: DataDir, drivers: dict[str, Driver], bridge: BridgeSettings | None
+) -> GroupNetworks:
+    """What makes networks of groups; None: nothing does."""
+    return GroupNetworks(
+        top=home.top,
+        host_id=home.host_id,
+        settings=bridge or BridgeSettings(enabled=False),
+        pause=getattr(drivers.get("docker"), "pause", None),
+    )
+
+
+def _agent(home: DataDir, attributes: dict[str, str], settings: dict[str, Any]) -> Agent:
+    """The role of a node with these attributes."""
+    return Agent(
+        node_id=NODE,
+        instance="i1",
+        host_id=home.host_id,
+        boot_id=home.boot_id,
+        spec=NodeSpec(node_id=NODE, name="one", attributes=attributes),  # type: ignore[arg-type]
+        journal=home.journal.entries,
+        settings=AgentLimits(**settings),
+    )
+
+
 class Node:
     """A node with an agent on it."""
 
@@ -135,14 +160,7 @@ class Node:
         secrets = SecretHandler(plugins, variables=variables, vault=known)
         handlers: list[InputHandler] = [self.identities, templates, secrets, *inputs(self.home)]
         handlers += [self.vault] if self.vault is not None else []
-        pause = getattr(by_name.get("docker"), "pause", None)
-        self.networks = GroupNetworks(
-            top=self.home.top,
-            host_id=self.home.host_id,
-            settings=bridge or BridgeSettings(enabled=False),
-            pause=pause,
-        )
-        attributes = self.networks.fingerprint()
+        self.networks = _networks(self.home, by_name, bridge)
         self.edge = TaskExecutor(
             home=self.home,
             drivers=by_name,
@@ -152,15 +170,7 @@ class Node:
             networks=self.networks,
         )
         self._performers = {**self.edge.performers(), Ask: self._answer}
-        self.agent = Agent(
-            node_id=NODE,
-            instance="i1",
-            host_id=self.home.host_id,
-            boot_id=self.home.boot_id,
-            spec=NodeSpec(node_id=NODE, name="one", attributes=attributes),  # type: ignore[arg-type]
-            journal=self.home.journal.entries,
-            settings=AgentLimits(**settings),
-        )
+        self.agent = _agent(self.home, self.networks.fingerprint(), settings)
 
     def put(self, one: Any) -> None:
         """Hand an input to the role, with whatever else this turn of the loop brings."""

@@ -103,7 +103,7 @@ async def answered(expected: str, address: str, *inside: str) -> None:
 
 
 async def test_tasks_of_a_group_share_loopback_ports_and_names(top: Path) -> None:
-    """Two drivers, one network: the loopback between tasks, the port of the node, hosts, variables; and no more after."""
+    """Two drivers, one network: the loopback between tasks, the port of the node, hosts, variables; nothing after."""
     need(*NEEDED)
     look = "cat /etc/hosts; env | grep ALLOC_ADDR; ip -o addr show; exec sleep 300"
     tasks = isolated(server("hello"), "web"), isolated(look, "look"), sh("exec sleep 300", "plain")

@@ -112,7 +112,7 @@ class RawExecDriver(ProcessDriver):
 
     @staticmethod
     def _in_group(jail: Jail, run: DriverRun, launch: TaskLaunch) -> Jail:
-        """Let a run enter the network namespace of its group, where it has one; its files are the node's all the same."""
+        """Let a run enter the network namespace of its group, where it has one; its files are the node's."""
         if not launch.network.address:
             return jail
         namespace = NetworkPlaces(run.places.top, run.alloc_id).namespace

@@ -1,4 +1,4 @@
-"""The node's side of all networks: its bridge, the links of groups on it, the table of rules, and the probe of all that.
+"""The node's side of all networks: its bridge, the links of groups on it, the table of rules, and their probe.
 
 Blocking; called in threads. Everything is made so that making it again changes nothing. Raises OSError.
 """

@@ -114,7 +114,7 @@ def test_a_driver_knows_what_it_starts() -> None:
 
 
 def test_in_a_bridge_the_inside_is_told_beside_the_outside() -> None:
-    """IP and ADDR are the node's, PORT is where the task listens, ALLOC_ADDR is where siblings reach it; of any driver."""
+    """IP and ADDR are the node's, PORT is where the task listens, ALLOC_ADDR is where siblings reach it."""
     network = {**NETWORK, "Mode": "bridge", "Hostname": "web", "DNS": {"Servers": ["10.0.0.2"]}}
     job = job_json(task_json("a"), task_json("b", driver="docker", Config={"image": "x"}))
     job["TaskGroups"][0]["Networks"] = [network]

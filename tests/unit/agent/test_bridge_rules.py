@@ -26,7 +26,8 @@ def group(number: int, *ports: tuple[int, int], address: str = "") -> GroupRules
 
 def order(**more: object) -> PrepareNetwork:
     """A network."""
-    return PrepareNetwork(key=1, alloc_id="a", address="172.27.64.5/20", hostname="web", **more)  # type: ignore[arg-type]
+    own = {"address": "172.27.64.5/20", "hostname": "web", **more}
+    return PrepareNetwork(key=1, alloc_id="a", **own)  # type: ignore[arg-type]
 
 
 def test_the_table_is_one_transaction_that_replaces_itself() -> None:
