@@ -1,4 +1,4 @@
-"""Vault for tasks of a real node: tokens in their places, renewed, kept over a kill; secrets in templates and blocks."""
+"""Vault for tasks of a real node: tokens in their places, renewed, kept over a kill; secrets in templates."""
 
 import asyncio
 import json
@@ -66,7 +66,7 @@ SAY = 'echo "$VAULT_ADDR $VAULT_TOKEN $(cat secrets/vault_token)" >> "$NOMAD_ALL
 async def test_a_task_logs_in_and_reads(
     vault: FakeVault, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Token in file and variable, a template and a secret block read with it; the texts are nowhere else."""
+    """Token in file and variable, a template and a secret block read with it; its texts are nowhere else."""
     vault.versioned["web"] = {"password": "s3cr3t-91", "port": 5432}
     script = f'echo "$(cat local/t) $DB" > "$NOMAD_ALLOC_DIR/data/read"; {SAY}'
     task = sh(
@@ -77,7 +77,7 @@ async def test_a_task_logs_in_and_reads(
         Templates=[
             {
                 "DestPath": "local/t",
-                "EmbeddedTmpl": '{{ with secret "secret/web" }}{{ .Data.data.password }}:{{ .Data.data.port }}{{ end }}',
+                "EmbeddedTmpl": '{{ with secret "secret/web" }}{{ .Data.data.password }}:{{.Data.data.port}}{{ end }}',
             }
         ],
     )
