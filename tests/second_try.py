@@ -19,7 +19,7 @@ from tests import summary
 #: Folders whose tests start servers, services or engines.
 REAL_PROCESSES = frozenset(
     {
-        "asyncapi", "attacks", "bench", "bus", "clients", "compose", "docker", "docs", "faults",
+        "asyncapi", "attacks", "bench", "bus", "clients", "compose", "docker", "docs", "drivers", "faults",
         "gateway", "integration", "packaging",
     }
 )  # fmt: skip

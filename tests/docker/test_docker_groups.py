@@ -73,11 +73,13 @@ async def test_a_container_shares_the_network_of_its_group(
 ) -> None:
     """The loopback, port, names and resolver are the group's; a dead holder restarts all tasks in a new namespace."""
     async with a_node(engine, node_top) as node:
-        await _live(engine, node)
+        said = await _live(engine, node)
+    lost = "network of the group is lost: the container that has its namespace ended"
+    assert said == {"box": [lost], "web": [lost]}
 
 
-async def _live(engine: OwnEngine, node: Node) -> None:
-    """Let the group live, lose its holder, and end."""
+async def _live(engine: OwnEngine, node: Node) -> dict[str, list[str]]:
+    """Let the group live, lose its holder, and end; returns why each task was restarted."""
     top = node.home.top
     node.hear(projection(5, 1, ports={1: (PORT,)}))
     await node.until(lambda: node.status() == "running")
@@ -93,11 +95,10 @@ async def _live(engine: OwnEngine, node: Node) -> None:
     await node.until(
         lambda: all(node.task(name=name).pid not in {0, before[name]} for name in before)
     )
-    for name in before:
-        said = [
-            one.message for one in node.task(name=name).events if one.kind == "Restart Signaled"
-        ]
-        assert said == ["network of the group is lost: the container that has its namespace ended"]
+    said = {
+        name: [one.message for one in node.task(name=name).events if one.kind == "Restart Signaled"]
+        for name in before
+    }
     await answered("hello", f"127.0.0.1:{PORT}")
     node.hear(projection(6))
     await node.until(lambda: node.status() == "complete")
@@ -105,3 +106,4 @@ async def _live(engine: OwnEngine, node: Node) -> None:
     assert not places(top).directory.exists()
     with pytest.raises(docker.errors.NotFound):
         engine.client.containers.get(holder)
+    return said

@@ -260,6 +260,7 @@ async def test_a_token_outlives_a_sealed_vault(
     await level(lambda: any("not logged in anew" in one for one in node.notes()), node.notes)
     vault.is_sealed = False
     await level(lambda: node.token() == f"{PREFIX}.2")
+    assert len(vault.tokens) == 2
 
 
 async def test_a_token_may_expire_where_the_job_says_so(vault: FakeVault, node: VaultNode) -> None:

@@ -33,18 +33,18 @@ def table_text(settings: BridgeSettings, groups: Iterable[GroupRules]) -> str:
     leads = [rule for one in ordered for rule in _leads(one)]
     bridge, table = settings.name, settings.table
     chains = [
-        _chain("spoofed", "filter", "prerouting", _RAW, _spoofed(bridge)),
-        _chain("inbound", "nat", "prerouting", _DNAT, leads),
-        _chain("local", "nat", "output", _DNAT, leads),
-        _chain("source", "nat", "postrouting", _SNAT, _source(bridge, sorted(subnets))),
-        _chain("forward", "filter", "forward", _FILTER, _forward(settings)),
-        _chain("node", "filter", "input", _FILTER, _node(settings)),
+        _chain("spoofed", "filter", "prerouting", _RAW, rules=_spoofed(bridge)),
+        _chain("inbound", "nat", "prerouting", _DNAT, rules=leads),
+        _chain("local", "nat", "output", _DNAT, rules=leads),
+        _chain("source", "nat", "postrouting", _SNAT, rules=_source(bridge, sorted(subnets))),
+        _chain("forward", "filter", "forward", _FILTER, rules=_forward(settings)),
+        _chain("node", "filter", "input", _FILTER, rules=_node(settings)),
     ]
     lines = [f"table inet {table}", f"delete table inet {table}", f"table inet {table} {{"]
     return "\n".join([*lines, *chains, "}", ""])
 
 
-def _chain(name: str, kind: str, hook: str, priority: int, rules: Sequence[str]) -> str:
+def _chain(name: str, kind: str, hook: str, priority: int, *, rules: Sequence[str]) -> str:
     head = f"    type {kind} hook {hook} priority {priority}; policy accept;"
     return "\n".join([f"  chain {name} {{", head, *(f"    {rule}" for rule in rules), "  }"])
 

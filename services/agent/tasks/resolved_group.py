@@ -299,6 +299,21 @@ def _renders_again(group: TaskGroup, task: TaskSpec) -> bool:
     return bool(said and said[0])
 
 
+def _volumes(group: TaskGroup, task: TaskSpec) -> tuple[ResolvedVolume, ...]:
+    return tuple(
+        ResolvedVolume(
+            source=group.volumes[one.volume].source,
+            target=mount_place(one.destination),
+            read_only=one.read_only or group.volumes[one.volume].read_only,
+            per_alloc=group.volumes[one.volume].per_alloc,
+            propagation="" if one.propagation_mode == "private" else one.propagation_mode,
+            label=one.selinux_label,
+        )
+        for one in task.volume_mounts
+        if one.volume in group.volumes
+    )
+
+
 def _resolve_task(
     job: JobSpec,
     group: TaskGroup,
@@ -336,18 +351,7 @@ def _resolve_task(
             renders_again=_renders_again(group, task),
             left_out=left_out,
         ),
-        volumes=tuple(
-            ResolvedVolume(
-                source=group.volumes[one.volume].source,
-                target=mount_place(one.destination),
-                read_only=one.read_only or group.volumes[one.volume].read_only,
-                per_alloc=group.volumes[one.volume].per_alloc,
-                propagation="" if one.propagation_mode == "private" else one.propagation_mode,
-                label=one.selinux_label,
-            )
-            for one in task.volume_mounts
-            if one.volume in group.volumes
-        ),
+        volumes=_volumes(group, task),
         actions=tuple(
             ResolvedAction(name=one.name, words=(one.command, *one.args)) for one in task.actions
         ),

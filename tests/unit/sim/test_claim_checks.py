@@ -34,17 +34,20 @@ def placed(row: int, index: int = 0) -> PlanCommitted:
     return PlanCommitted(key=EvalKey(1), job_id=JobId("db"), origin=origin, placements=(run,))
 
 
-def judge(*steps: tuple[Event, ...]) -> None:
-    found = ClaimChecks(InvariantChecks())
+def judge(*steps: tuple[Event, ...]) -> int:
+    """Apply records of these events; returns how often claims were checked."""
+    checks = InvariantChecks()
+    found = ClaimChecks(checks)
     for seq, events in enumerate(steps, start=1):
         record = LogRecord(kind="tx", schema=1, core="", epoch=1, prev="", t_ns=seq, events=events)
         found.apply(record, IDS)
+    return checks.checks["claim_kept"]
 
 
 def test_an_index_that_stays_is_sound() -> None:
     """It claims where it is first placed; after a release or its job's end it may claim elsewhere."""
     released = ClaimReleased(request_id="r", job_id=JobId("db"), group="g", index=0)
-    judge(
+    checked = judge(
         (JOB,),
         (placed(0), claim()),
         (placed(0),),
@@ -54,6 +57,7 @@ def test_an_index_that_stays_is_sound() -> None:
         (JOB,),
         (placed(0), claim()),
     )
+    assert checked > 0
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,8 @@ class _GivenData:
         self._has_vault = order.has_vault
         self._secrets: dict[str, VaultSecret] = {}
         self._secret_names: dict[str, tuple[str, ...]] = {}
+        #: it has items of a variable, or a secret.
+        self.has_secrets = False
         #: items have other texts than they have: a pass that shows what depends on them.
         self.is_masked = False
         self.take(order.given)
@@ -98,6 +100,7 @@ class _GivenData:
         self._metas |= given.metas
         self._secrets |= given.secrets
         self._secret_names |= given.secret_names
+        self.has_secrets = bool(self._variables or self._secrets)
         if given.names is not None:
             self._names = given.names
 
@@ -179,11 +182,6 @@ class _GivenData:
             if self._note(DataRead(SECRET_NAMES, path), is_known=is_known)
             else None
         )
-
-    @property
-    def has_secrets(self) -> bool:
-        """Whether it has items of a variable, or a secret."""
-        return bool(self._variables or self._secrets)
 
     def _check_vault(self) -> None:
         if not self._has_vault:
