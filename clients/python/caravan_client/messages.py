@@ -407,7 +407,7 @@ class WaitingSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Why allocations of a group wait."""
     n: int = 0
     #: One of misconfigured, never_fits, capacity, priority, reservation, predecessor, quota,
-    #: gang, node_boot.
+    #: gang, node_boot, order, out_of_reach.
     class_: str = "capacity"
     reasons: tuple[str, ...] = ()
 
@@ -677,7 +677,7 @@ class WaitingLine(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     n: int
     #: One of misconfigured, never_fits, capacity, priority, reservation, predecessor, quota,
-    #: gang, node_boot.
+    #: gang, node_boot, order, out_of_reach.
     class_: str = "capacity"
     reasons: tuple[str, ...] = ()
     eval_id: str = ""
@@ -984,7 +984,7 @@ class UnplacedLine(msgspec.Struct, frozen=True, kw_only=True):
     """How many of a group would find no place, and why."""
     n: int
     #: One of misconfigured, never_fits, capacity, priority, reservation, predecessor, quota,
-    #: gang, node_boot.
+    #: gang, node_boot, order, out_of_reach.
     class_: str = "capacity"
     reasons: tuple[str, ...] = ()
 
@@ -1064,7 +1064,7 @@ class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
     #: allocations that have no place.
     n: int
     #: One of misconfigured, never_fits, capacity, priority, reservation, predecessor, quota,
-    #: gang, node_boot.
+    #: gang, node_boot, order, out_of_reach.
     class_: str = "capacity"
     priority: int = 50
     #: its node pool.
@@ -1089,7 +1089,7 @@ class QueuedWait(msgspec.Struct, frozen=True, kw_only=True):
     decided_seq: int = 0
     n: int = 0
     #: One of misconfigured, never_fits, capacity, priority, reservation, predecessor, quota,
-    #: gang, node_boot.
+    #: gang, node_boot, order, out_of_reach.
     class_: str = "capacity"
     reasons: tuple[str, ...] = ()
 
@@ -1250,6 +1250,26 @@ class SigningKeysAnswer(msgspec.Struct, frozen=True, kw_only=True):
     total: int = 0
 
 
+class TaskHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """Usage of a task over the last hour, sampled every ten seconds, in this life of its
+    agent. Counts are by bucket: below 16 a bucket is a value; a bucket b above holds the
+    values from (8 + b mod 8) << (b / 8 - 1), b / 8 rounded down, to below the first value
+    of the next one.
+    """
+    alloc_id: str
+    task: str
+    samples: int = 0
+    from_ns: int = 0
+    to_ns: int = 0
+    #: bucket, as text -> samples in it.
+    cpu_millicores: dict[str, int] = {}
+    memory_bytes: dict[str, int] = {}
+    cpu_peak_millicores: int = 0
+    memory_peak_bytes: int = 0
+    throttled_ns: int = 0
+    oom_kills: int = 0
+
+
 class TaskUse(msgspec.Struct, frozen=True, kw_only=True):
     """Current usage of a task, measured by its driver: all processes where the kernel counts
     them, else the first.
@@ -1263,6 +1283,16 @@ class TaskUse(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     #: why usage is unknown; empty: it is known.
     problem: str = ""
+    #: counters since its start, and processes now; 0: none, or not counted by its driver here.
+    memory_peak_bytes: int = 0
+    throttled_ns: int = 0
+    oom_kills: int = 0
+    pids: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    #: what the job asks for; 0: not known.
+    asked_cpu_mhz: int = 0
+    asked_memory_mib: int = 0
 
 
 class StatsAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -1271,6 +1301,9 @@ class StatsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[TaskUse, ...] = ()
     #: MiB that the directories of an allocation take, by its id.
     disk_mib: dict[str, int] = {}
+    #: clock of a core, by which millicores are MHz; 0: not known.
+    core_mhz: int = 0
+    history: tuple[TaskHistory, ...] = ()
     error: ErrorDetail | None = None
 
 
@@ -1376,7 +1409,7 @@ class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     victims: tuple[str, ...] = ()
     #: why one more finds no room at this moment; empty: there is, or was, room. One of
     #: misconfigured, never_fits, capacity, priority, reservation, predecessor, quota, gang,
-    #: node_boot.
+    #: node_boot, order, out_of_reach.
     class_: str = ""
     reasons: tuple[str, ...] = ()
     text: str = ""
