@@ -557,7 +557,7 @@ LATER_TABLES: frozenset[str] = frozenset(
 OLDER_SHAPES: dict[str, frozenset[str]] = {
     "policy": frozenset({"ba5e7a9c8380786a"}),
     "jobs": frozenset({"a1032e3ab2d7be7c", "3306d0cfecca2399", "8924855c6684e792"}),
-    "allocations": frozenset({"fe8ec7e7780fa1c6", "cb90e28c7b6ad995"}),
+    "allocations": frozenset({"fe8ec7e7780fa1c6", "cb90e28c7b6ad995", "c6953c290d4fcc13"}),
     "fleet": frozenset({"7284cccb488963fe", "bc5d6f294c583fa0"}),
     "deployments": frozenset({"b97a5e7290064d87"}),
 }
