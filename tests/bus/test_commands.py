@@ -159,17 +159,17 @@ def test_a_job_sent_again_unchanged_says_so(up: Up, tmp_path: Path) -> None:
 
 def test_a_job_runs_without_what_is_not_built_only_by_consent(up: Up, tmp_path: Path) -> None:
     """An unbuilt block is refused; accepted, the job runs, and its status names the block as long as it is there."""
-    path = job_file(tmp_path, "consent", Scaling={"Min": 1, "Max": 4})
+    path = job_file(tmp_path, "consent", Consul={"Namespace": "x"})
     code, answer = up.run("job", "run", path)
-    assert (code, answer["error"]["path"]) == (1, "Job.TaskGroups[0].Scaling")
+    assert (code, answer["error"]["path"]) == (1, "Job.TaskGroups[0].Consul")
     assert "not built yet" in answer["error"]["message"]
     assert up.run("job", "plan", path)[0] == 255
     code, plan = up.run("job", "plan", "--accept-unbuilt", path)
     assert (code, plan["changes"]) == (1, True)
     ran = up.documented("job", "run", "--accept-unbuilt", path)
-    assert "Job.TaskGroups[0].Scaling" in ran["warnings"][0]
+    assert "Job.TaskGroups[0].Consul" in ran["warnings"][0]
     up.until(lambda: _running(up, "consent") == 3, "three allocations run")
-    assert up.run("job", "status", "consent")[1]["unbuilt"] == ["Job.TaskGroups[0].Scaling"]
+    assert up.run("job", "status", "consent")[1]["unbuilt"] == ["Job.TaskGroups[0].Consul"]
     up.documented("job", "stop", "consent", "--purge")
 
 

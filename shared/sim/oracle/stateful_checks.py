@@ -40,6 +40,8 @@ class StatefulChecks:
                     self._health.pop(row, None)
             case plans.PlanCommitted() if self._groups:
                 self._plan(event)
+            case _:
+                pass
 
     def _plan(self, event: plans.PlanCommitted) -> None:
         job = self._model.jobs.get(event.job_id)
