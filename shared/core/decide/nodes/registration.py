@@ -79,8 +79,10 @@ def is_plain(state: State, report: ReportNode) -> bool:
 
 
 def _is_waited_for(state: State, report: ReportNode, row: int) -> bool:
-    """Tell whether a node is away whose allocations may come back."""
+    """Tell whether a node is away whose allocations may come back, or of which an operator said that it is dead."""
     status, client = state.fleet.status[row], state.allocations.client
+    if row in state.fleet.confirmed_dead:
+        return True
     if status != DOWN:
         return bool(status == DISCONNECTED)
     rows = (*(one.row for one in report.states), *report.brief.rows)

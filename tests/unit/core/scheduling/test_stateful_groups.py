@@ -6,7 +6,7 @@ import pytest
 from schemas.jobs import EvaluateJob
 from schemas.nodes import NodeConfirmedDead, NodeRefused, NodeRegistered
 from schemas.plans import PlanRefused
-from schemas.policy import DrainNode, OperatorRefused, StopAllocation
+from schemas.policy import ConfirmDeath, DrainNode, OperatorRefused, StopAllocation
 from shared.core.state.tables.allocations import LOST, UNHEALTHY
 from tests.builders import join, placement, register, stop
 from tests.unit.core.stateful_story import APP, StatefulStory, grown
@@ -172,6 +172,18 @@ def test_a_confirmed_death_frees_the_index() -> None:
     assert story.node(1) != node
     assert story.wait() is None
     assert not story.confirm_dead(node)
+
+
+def test_any_word_of_a_node_ends_its_confirmed_death() -> None:
+    """Also a report that names no allocation, before the node's heartbeats are seen again: the instance stays."""
+    story = grown(count=1, nodes=3)
+    node, row, world = story.node(0), story.row(0), story.world
+    story.silence(node)
+    world.do(ConfirmDeath(request_id="dead", node_id=node))
+    world.report(node)
+    story.settle()
+    assert world.state.fleet.confirmed_dead == {}
+    assert (story.live(), story.wanted) == ([row], [0])
 
 
 def test_a_node_that_is_up_is_not_confirmed_dead() -> None:
