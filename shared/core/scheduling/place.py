@@ -24,7 +24,13 @@ from schemas.plans import GroupPlacement
 from shared.core.columns import Mask, Rows
 from shared.core.scheduling.explain.placement_probe import GroupTurn, score_nodes
 from shared.core.scheduling.explain.plan_view import explain_waiting
-from shared.core.scheduling.feasibility.index_volumes import claim_reasons, split_by_index
+from shared.core.scheduling.feasibility.index_volumes import (
+    NewClaim,
+    apart_from_plan,
+    claim_reasons,
+    new_claims,
+    split_by_index,
+)
 from shared.core.scheduling.feasibility.node_limits import (
     lacking,
     limits_by_avoidance,
@@ -161,11 +167,12 @@ def _reconcile(snapshot: Snapshot, assignment: Assignment, job: Job | None) -> R
         scores = score_nodes(snapshot, job, group, nodes)
         return [mean_score(list(one.values())) for one in scores]
 
-    if job is not None and any(group.volumes for group in job.groups):
-        wanted = _reconcile_job(state, job, rows, mask_of=mask_of, score_of=score_of)
+    wanted = _reconcile_job(state, job, rows, mask_of=mask_of, score_of=score_of)
+    # Of the groups of the requests: what an older version runs may have volumes that the newest has no more.
+    if job is not None and any(one.group.volumes for one in wanted.requests):
         requests = split_by_index(state, job.id, wanted.requests)
         return msgspec.structs.replace(wanted, requests=requests)
-    return _reconcile_job(state, job, rows, mask_of=mask_of, score_of=score_of)
+    return wanted
 
 
 def _reconcile_job(
@@ -200,11 +207,13 @@ def _place_requests(
     waiting = WaitingGroups(fleet)
     for group, why in wanted.waits:
         waiting.add_turn(group, why)
+    claimed: list[NewClaim] = []
     continues = False
-    for request in wanted.requests:
+    for wish in wanted.requests:
         if plan.is_over_budget:
             continues = True
             break
+        request = apart_from_plan(state, job.id, wish, claimed)
         mask = plan.caches.mask(fleet, request.job or job, request.group)
         parts = _place_request(plan, request, mask)
         if not has_data_nodes(request):
@@ -218,6 +227,8 @@ def _place_requests(
         if request.group.volumes:
             of_index = plan.of_index.setdefault(request.group.name, [])
             of_index += [part.placement for part in parts]
+            nodes = [fleet.ids[row] for part in parts for row in part.placement.rows.tolist()]
+            claimed += new_claims(request, nodes)
         making_room = 0
         if len(request.tied):
             tied = tied_stops(plan, request, mask, parts, may_make_room=not stopped)

@@ -3,7 +3,7 @@
 A claim is a fact of the very transaction that places: no allocation of an index runs without it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -21,17 +21,24 @@ from shared.core.state.tables.allocations import TERMINAL
 from shared.core.state.tables.claims import IndexKey
 
 
-def claim_fault(state: State, job_id: JobId, placement: GroupPlacement) -> str:
+def claim_fault(state: State, job_id: JobId, placements: Sequence[GroupPlacement]) -> str:
     """Say which placement would run an index where its claim does not lie, or another's does; empty: none."""
-    for volume, key, node_id in _sticky_placements(state, job_id, placement):
-        mine = state.claims.of_index(*key).get(volume.source)
-        if mine is not None:
-            if mine.node_id != node_id:
-                return f"index {key[2]} has its volume {volume.source!r} on node {mine.node_id}"
-            continue
-        for other, row in state.claims.holders(volume.source, node_id):
-            if other != key and (volume.is_exclusive or row.is_exclusive):
-                return f"volume {volume.source!r} of node {node_id} is claimed by {_name(other)}"
+    #: new claims of the plan itself: who, and whether alone, by volume and node.
+    made: dict[tuple[str, NodeId], list[tuple[IndexKey, bool]]] = {}
+    for placement in placements:
+        for volume, key, node_id in _sticky_placements(state, job_id, placement):
+            source = volume.source
+            mine = state.claims.of_index(*key).get(source)
+            if mine is not None:
+                if mine.node_id != node_id:
+                    return f"index {key[2]} has its volume {source!r} on node {mine.node_id}"
+                continue
+            known = state.claims.holders(source, node_id)
+            here = made.setdefault((source, node_id), [])
+            for other, is_alone in [*((one, row.is_exclusive) for one, row in known), *here]:
+                if other != key and (volume.is_exclusive or is_alone):
+                    return f"volume {source!r} of node {node_id} is claimed by {_name(other)}"
+            here.append((key, volume.is_exclusive))
     return ""
 
 

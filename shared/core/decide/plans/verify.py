@@ -109,6 +109,8 @@ def _commit(state: State, plan: SubmitPlan) -> tuple[PlanCommitted, Job | None]:
         _check_stops(state, plan, job)
     for placement in plan.placements:
         _check_placement(state, plan, placement, job)
+    if fault := claim_fault(state, plan.job_id, plan.placements):
+        raise _Refused("stale", fault)
     if job is not None and state.allocations.groups.stateful:
         _check_instances(state, plan, job)
     try:
@@ -231,8 +233,6 @@ def _check_placement(
 ) -> None:
     if placement.canaries:
         _check_canaries(state, placement)
-    if fault := claim_fault(state, plan.job_id, placement):
-        raise _Refused("stale", fault)
     groups = state.allocations.groups
     if not is_kept_version(state, job, placement.group, placement.version):
         _check_group(job, placement.group, placement.version)

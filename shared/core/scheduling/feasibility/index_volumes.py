@@ -6,12 +6,13 @@ nothing of volumes.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from schemas.base import JobId
-from schemas.jobs import Constraint, GroupSpec
+from schemas.base import JobId, NodeId
+from schemas.jobs import Constraint, GroupSpec, VolumeAsk
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.state.state import State
 
@@ -20,12 +21,19 @@ VOLUME = "attr.volume."
 _NODE = "${node.unique.id}"
 
 
+class NewClaim(NamedTuple):
+    """A claim that a plan makes: of which index, and on the volume of which node."""
+
+    group: str
+    number: int
+    volume: VolumeAsk
+    node_id: NodeId
+
+
 def split_by_index(
     state: State, job_id: JobId, requests: Sequence[PlacementRequest]
 ) -> tuple[PlacementRequest, ...]:
     """Split the requests of groups whose nodes depend on the index; the order stays."""
-    if not any(one.group.volumes for one in requests):
-        return tuple(requests)
     found: list[PlacementRequest] = []
     for request in requests:
         if request.group.volumes and request.per_node is None:
@@ -52,6 +60,43 @@ def index_constraints(
             closed = state.claims.closed_nodes(key, one.source, is_exclusive=one.is_exclusive)
             found += [Constraint(left=_NODE, operator="!=", right=node_id) for node_id in closed]
     return tuple(dict.fromkeys(found))
+
+
+def apart_from_plan(
+    state: State, job_id: JobId, request: PlacementRequest, claimed: Sequence[NewClaim]
+) -> PlacementRequest:
+    """Keep a request off the volumes that others of its plan just claimed, where one is to be alone."""
+    if not claimed or request.count != 1:
+        return request
+    group, index = request.group, int(request.names[0])
+    held = state.claims.of_index(job_id, group.name, index)
+    rules = [
+        Constraint(left=_NODE, operator="!=", right=other.node_id)
+        for one in group.volumes
+        for other in claimed
+        if one.sticky
+        and one.source == other.volume.source
+        and one.source not in held
+        and (other.group, other.number) != (group.name, index)
+        and (one.is_exclusive or other.volume.is_exclusive)
+    ]
+    if not rules:
+        return request
+    constraints = tuple(dict.fromkeys((*group.constraints, *rules)))
+    return msgspec.structs.replace(
+        request, group=msgspec.structs.replace(group, constraints=constraints)
+    )
+
+
+def new_claims(request: PlacementRequest, nodes: Sequence[NodeId]) -> list[NewClaim]:
+    """The claims of the allocation of a request that was placed on `nodes`: one, or none where it found no room."""
+    group = request.group
+    return [
+        NewClaim(group.name, int(request.names[0]), volume, node_id)
+        for node_id in nodes
+        for volume in group.volumes
+        if volume.sticky
+    ]
 
 
 def claim_reasons(state: State, job_id: JobId, request: PlacementRequest) -> tuple[str, ...]:

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.base import JobId
-from schemas.jobs import Constraint, ResourceAsk, VolumeAsk
-from schemas.nodes import Pool
+from schemas.base import JobId, NodeId
+from schemas.jobs import Constraint, ResourceAsk, UpdatePolicy, VolumeAsk
+from schemas.nodes import ChangeLiveness, Pool
 from schemas.plans import PlanRefused
 from schemas.policy import DrainNode, OperatorRefused, StopAllocation
 from schemas.volumes import ClaimMade, ClaimReleased, ReleaseClaim
@@ -143,6 +143,46 @@ def test_shared_claims_lie_on_one_volume() -> None:
     world = cluster("n1")
     world.run(register("app", sticky(2)))
     assert where(world) == {0: "n1", 1: "n1"}
+
+
+def test_a_plan_claims_no_volume_twice_where_one_is_to_be_alone() -> None:
+    """Two groups of one job, placed with one plan: the reader waits, as it does beside a claim made before."""
+    world = cluster("n1")
+    reads = (VolumeAsk(source="data", sticky=True, read_only=True),)
+    reader = group(name="read", constraints=(RULE,), volumes=reads)
+    world.run(register("app", sticky(1, ALONE), reader))
+    assert [
+        (key[1], one["data"].is_exclusive) for key, one in world.state.claims.by_index.items()
+    ] == [("web", True)]
+    assert "read" in reasons(world)
+
+
+def test_a_plan_that_claims_beside_its_own_exclusive_claim_is_refused() -> None:
+    """By the plan applier, whatever its scheduler believed."""
+    world = cluster("n1", "n2")
+    reads = (VolumeAsk(source="data", sticky=True, read_only=True),)
+    reader = group(name="read", constraints=(RULE,), volumes=reads)
+    world.do(register("app", sticky(1, ALONE), reader))
+    plan = world.plan()
+    one, other = plan.placements
+    moved = msgspec.structs.replace(other, rows=one.rows)
+    events = world.do(msgspec.structs.replace(plan, placements=(one, moved)))
+    assert isinstance(events[0], PlanRefused)
+    assert "is claimed by app.web[0]" in events[0].reason
+
+
+def test_what_runs_an_older_version_keeps_to_its_claim() -> None:
+    """Also where the newest version has no volumes: while its canary waits, what is lost comes back to its volume."""
+    world = cluster("n1", "n2")
+    policy = UpdatePolicy(max_parallel=1, canary=1)
+    world.run(register("app", sticky(1, update=UpdatePolicy(max_parallel=1))))
+    home = where(world)[0]
+    bare = msgspec.structs.replace(sticky(1, digest="d2", update=policy), volumes=())
+    world.run(register("app", bare, submission_id="2", salt=1))
+    world.do(ChangeLiveness(node_ids=(NodeId(home),), status="down", seen_seq=world.state.seq))
+    events = world.schedule()
+    assert [one for one in events if isinstance(one, PlanRefused)] == []
+    assert f"web[0] has its volume data on node {home}" in reasons(world)
 
 
 def test_a_claim_in_use_is_not_released() -> None:
