@@ -3,14 +3,16 @@
 The eval broker decides which evaluations wake.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
+from schemas.base import JobId
 from schemas.nodes import CapacityFreed
 from shared.core.columns import Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import EVICT, TERMINAL
+from shared.core.state.tables.claims import IndexKey
 
 
 def freed_by_allocations(state: State, ended: Rows) -> list[CapacityFreed]:
@@ -42,6 +44,23 @@ def freed_on_nodes(state: State, nodes: Iterable[int]) -> list[CapacityFreed]:
         return []
     classes = np.unique(state.fleet.class_of[np.asarray(rows, dtype=np.intp)])
     return [CapacityFreed(classes=tuple(classes.tolist()))]
+
+
+def freed_by_claims(state: State, keys: Iterable[IndexKey]) -> list[CapacityFreed]:
+    """Say on which nodes volumes are free once the claims of these indexes end: others may wait for them."""
+    claims = state.claims.by_index
+    found = {one.node_id for key in keys for one in claims.get(key, {}).values()}
+    # A node that left comes back with room of its own.
+    rows = (state.fleet.row_of.get(node_id, -1) for node_id in found)
+    return freed_on_nodes(state, rows)
+
+
+def freed_by_jobs(state: State, job_ids: Collection[JobId]) -> list[CapacityFreed]:
+    """Say on which nodes volumes are free once these jobs are forgotten."""
+    if not state.claims.by_index:
+        return []
+    gone = frozenset(job_ids)
+    return freed_by_claims(state, [key for key in state.claims.by_index if key[0] in gone])
 
 
 def freed_on_all_classes(state: State, *, grown: bool = False) -> CapacityFreed:

@@ -17,6 +17,7 @@ from schemas.evaluations import EvaluationsCollected
 from schemas.jobs import FINITE_JOB_TYPES, SERVICE_JOB_TYPES, JobsCollected, SubmissionsCollected
 from schemas.nodes import NodesCollected
 from shared.core.columns import Rows
+from shared.core.decide.capacity_freed import freed_by_jobs
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import COMPLETE, FAILED, RUN, TERMINAL
 from shared.core.state.tables.fleet import DOWN
@@ -253,7 +254,9 @@ def _jobs(state: State, upto: int, keep_max: int, leaving: Rows) -> list[Event]:
     together = np.concatenate(rows) if rows else _NO_ROWS
     if len(together):
         events.append(allocations_collected(together))
-    return [*events, JobsCollected(job_ids=tuple(gone))] if gone else []
+    if not gone:
+        return events
+    return [*events, *freed_by_jobs(state, gone), JobsCollected(job_ids=tuple(gone))]
 
 
 def _numbers(rows: Rows) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from schemas.base import Event, JobId
 from schemas.evaluations import EvaluationEnded
 from schemas.jobs import JobsCollected
+from shared.core.decide.capacity_freed import freed_by_jobs
 from shared.core.decide.garbage import PASS_MAX, allocations_collected
 from shared.core.decide.reservations import reserve
 from shared.core.state.state import State
@@ -35,4 +36,5 @@ def purge_job(state: State, job_id: JobId, ending: Collection[int] = ()) -> list
     ]
     if len(rows):
         events.append(allocations_collected(rows))
-    return [*events, *reserve(state, job_id, ()), JobsCollected(job_ids=(job_id,))]
+    freed = freed_by_jobs(state, (job_id,))
+    return [*events, *reserve(state, job_id, ()), *freed, JobsCollected(job_ids=(job_id,))]

@@ -12,6 +12,7 @@ from schemas.evaluations import EvaluationsCreated, EvaluationsWoken
 from schemas.jobs import VolumeAsk
 from schemas.plans import GroupPlacement, PlanCommitted
 from schemas.volumes import ClaimMade, ClaimReleased, ReleaseClaim
+from shared.core.decide.capacity_freed import freed_by_claims
 from shared.core.decide.deciders import Deciders
 from shared.core.decide.operator import refuse
 from shared.core.decide.system_jobs import is_pending, node_evaluation
@@ -62,7 +63,7 @@ def claims_made(state: State, committed: PlanCommitted) -> list[Event]:
 
 
 def decide_release(state: State, command: ReleaseClaim) -> list[Event]:
-    """Release the claims of an index that runs nowhere, and have its job looked at."""
+    """Release the claims of an index that runs nowhere; its job is looked at, and so is what waits for the volumes."""
     key = (command.job_id, command.group, command.index)
     if not state.claims.of_index(*key):
         # It is so already; a command that comes twice finds it so.
@@ -76,7 +77,7 @@ def decide_release(state: State, command: ReleaseClaim) -> list[Event]:
         group=command.group,
         index=command.index,
     )
-    return [released, *_wake(state, command.job_id)]
+    return [released, *freed_by_claims(state, (key,)), *_wake(state, command.job_id)]
 
 
 def index_row(state: State, key: IndexKey) -> int | None:

@@ -7,10 +7,11 @@ import pytest
 
 from schemas.base import JobId, NodeId
 from schemas.jobs import Constraint, ResourceAsk, UpdatePolicy, VolumeAsk
-from schemas.nodes import ChangeLiveness, Pool
+from schemas.nodes import CapacityFreed, ChangeLiveness, Pool
 from schemas.plans import PlanRefused
 from schemas.policy import DrainNode, OperatorRefused, StopAllocation
 from schemas.volumes import ClaimMade, ClaimReleased, ReleaseClaim
+from shared.core.decide.garbage import decide_garbage
 from shared.core.state.invariants import check
 from shared.core.state.tables.claims import ClaimRow
 from shared.query.claims import claim_lines
@@ -222,6 +223,32 @@ def test_a_purge_frees_the_claims() -> None:
     world.schedule()
     end_all(world)
     assert world.state.claims.by_index == {}
+
+
+@pytest.mark.parametrize("how", ["release", "purge", "collection"])
+def test_the_end_of_a_claim_has_others_look_again(how: str) -> None:
+    """What waits for the volume is of another job, and nothing else on the node becomes free then."""
+    world = cluster("n1")
+    world.run(register("app", sticky(1, ALONE)))
+    world.do(stop("app"))
+    world.schedule()
+    end_all(world)
+    world.run(register("other", sticky(1, ALONE)))
+    assert where(world, "other") == {}
+    if how == "release":
+        release = ReleaseClaim(request_id="r", job_id=JobId("app"), group="web", index=0)
+        events = world.do(release)
+    elif how == "purge":
+        events = world.do(stop("app", purge=True, submission_id="purge"))
+    else:
+        events = []
+        for _ in ("allocations", "jobs"):
+            some = decide_garbage(world.state, world.horizon, world.now_ns, everything=True)
+            world.apply(*some)
+            events += some
+    assert world.state.claims.by_index == {}
+    of_node = int(world.state.fleet.class_of[0])
+    assert [one.classes for one in events if isinstance(one, CapacityFreed)] == [(of_node,)]
 
 
 def test_a_plan_that_moves_a_claimed_index_is_refused() -> None:
