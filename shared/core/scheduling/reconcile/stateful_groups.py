@@ -190,6 +190,10 @@ class _StatefulGroup:
         """Put stops, updates, one request and one wait into the buckets."""
         at, out = self.at, self.out
         out.update(self.job, self.group, at.rows[at.wanted & at.same & ~at.current])
+        # An index that comes back begins anew.
+        spare = [row for index, row in self.last.items() if index >= self.group.count]
+        failed = [row for row in spare if self._is_failed(row)]
+        out.stop(np.array(failed, dtype=np.int32), "not needed")
         ordered = self._stop_ordered()
         starting = self._start_missing(ordered)
         self._keep_predecessors(starting)
@@ -258,7 +262,8 @@ class _StatefulGroup:
         if (at.wanted & (table.client[at.rows] == UNKNOWN)).any():
             return False
         held = set(at.index[at.live].tolist())
-        waits = [row for index, row in self.last.items() if index not in held]
+        count = self.group.count
+        waits = [row for index, row in self.last.items() if index not in held and index < count]
         return not any(self._is_held_back(row) for row in waits)
 
     def _replace_next(self) -> None:

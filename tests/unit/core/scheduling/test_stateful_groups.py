@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from schemas.jobs import EvaluateJob
+from schemas.jobs import EvaluateJob, ReschedulePolicy
 from schemas.nodes import NodeConfirmedDead, NodeRefused, NodeRegistered
 from schemas.plans import PlanRefused
 from schemas.policy import ConfirmDeath, DrainNode, OperatorRefused, StopAllocation
@@ -272,6 +272,23 @@ def test_a_drain_moves_one_at_a_time() -> None:
     assert (story.node(1), story.stopping) == ("n8", [])
     story.healthy(1)
     assert story.stopping == [0]
+
+
+def test_a_failed_index_beyond_the_count_holds_nothing_up() -> None:
+    """One that is not tried again, and not wanted any more: drains move the others, and it begins anew if wanted."""
+    story = grown(nodes=6, reschedule=ReschedulePolicy(attempts=0, interval_ns=0, unlimited=False))
+    story.say(2, "failed")
+    story.submit(count=2)
+    story.healthy(0, 1)
+    drain = DrainNode(request_id="d", node_id=story.node(0), draining=True, deadline_ns=0)
+    story.world.do(drain)
+    story.settle()
+    assert story.stopping == [0]
+    story.end(0)
+    story.healthy(0)
+    story.submit(count=3)
+    story.healthy(0, 1)
+    assert story.wanted == [0, 1, 2]
 
 
 def test_a_plan_that_would_make_a_second_instance_is_refused() -> None:
