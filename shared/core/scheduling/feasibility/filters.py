@@ -31,13 +31,21 @@ from shared.core.state.tables.jobs import Job
 _MASKS_MAX = 4096
 #: Bytes of them, approximately: a mask has one for each node.
 _BYTES_MAX = 64 << 20
+#: A node that lacks what an attribute stands for may say why in the attribute of this ending.
+_OFF = ".off"
+#: Characters of such words in a wait reason.
+_REASON_MAX = 200
 
 
 class NodeFilter(msgspec.Struct, frozen=True, eq=False):
-    """One condition, its name, and the rows that meet it. Shape: (fleet.size,)."""
+    """One condition, its name, and the rows that meet it. Shape: (fleet.size,).
+
+    `off`: attribute in which nodes that refuse may say why; empty: none has one.
+    """
 
     name: str
     mask: Mask
+    off: str = ""
 
 
 class FilterLine(msgspec.Struct, frozen=True):
@@ -187,7 +195,8 @@ def _node_filters(fleet: FleetTable, job: Job, group: GroupSpec) -> Iterator[Nod
         yield NodeFilter(f"driver {driver}", driver_mask(columns, driver))
     for one in group.constraints:
         text = " ".join(part for part in (one.left, one.operator, one.right) if part)
-        yield NodeFilter(text, constraint_mask(columns, one.left, one.operator, one.right))
+        mask = constraint_mask(columns, one.left, one.operator, one.right)
+        yield NodeFilter(text, mask, off=f"{one.left[2:-1]}{_OFF}")
 
 
 def availability_filters(fleet: FleetTable) -> Iterator[NodeFilter]:
@@ -217,9 +226,20 @@ def report_of(fleet: FleetTable, filters: Iterable[NodeFilter]) -> FilterReport:
         refused = left & ~one.mask
         count = int(refused.sum())
         if count:
-            lines.append(FilterLine(one.name, count, _by_class(fleet.attributes, refused)))
+            name = one.name + _own_reason(fleet.attributes, one.off, refused)
+            lines.append(FilterLine(name, count, _by_class(fleet.attributes, refused)))
             left &= one.mask
     return FilterReport(nodes, int(left.sum()), tuple(lines))
+
+
+def _own_reason(columns: AttributeColumns, off: str, rows: Mask) -> str:
+    """Say why what these nodes lack is off there, in the words that most of them have; empty: none says."""
+    codes = columns.codes(off)
+    if codes is None:
+        return ""
+    values, counts = columns.values(off), np.bincount(codes[rows], minlength=1)
+    found = [(-int(counts[code]), values[code]) for code in np.flatnonzero(counts).tolist() if code]
+    return f" ({min(found)[1][:_REASON_MAX]})" if found else ""
 
 
 def _by_class(columns: AttributeColumns, rows: Mask) -> dict[str, int]:

@@ -244,6 +244,18 @@ def test_a_job_that_no_node_may_run_says_what_refuses() -> None:
     assert reasons[1] == "${attr.os.version} version >= 3 refuses 3 of 3 nodes"
 
 
+def test_a_wait_names_why_nodes_lack_what_is_asked_for() -> None:
+    """In the words that most of the refusing nodes have of it, where any has."""
+    world = Cluster()
+    for number, why in enumerate(("not root", "no nft", "no nft", "")):
+        more = {"network.bridge.off": why} if why else {}
+        world.do(join(f"n{number}", attributes={"os.name": "x", **more}))
+    rule = Constraint(left="${attr.network.bridge}", operator="=", right="nft")
+    world.run(register("app", group(constraints=(rule,))))
+    reasons = waiting(world)["web"][1:]
+    assert "${attr.network.bridge} = nft (no nft) refuses 4 of 4 nodes" in reasons
+
+
 def test_rules_travel_whole() -> None:
     """A group's rules survive the wire, and what is default is not written."""
     full = group(
