@@ -12,11 +12,14 @@ import pytest
 from services.agent.drivers.exec.isolated_drivers import isolated_drivers
 from services.agent.drivers.exec.settings import ExecSettings
 from services.agent.network import namespaces
+from services.agent.network.group_networks import GroupNetworks
 from services.agent.network.node_bridge import disconnect
 from services.agent.network.places import NetworkPlaces, link_name
 from services.agent.network.settings import BridgeSettings
 from shared.core.runtime.agent_messages import AllocKept
+from shared.core.runtime.network_messages import PrepareNetwork
 from shared.core.state.ids import alloc_id
+from shared.errors import CaravanError
 from tests.bounds import level
 from tests.integration.agent_node import Node, job, projection, sh
 from tests.integration.bridge_node import (
@@ -184,6 +187,84 @@ async def test_a_network_that_cannot_be_made_fails_the_allocation(top: Path) -> 
         kinds = [(one.kind, one.message.partition(":")[0]) for one in node.task().events]
         assert ("Setup Failure", "network") in kinds
         assert "Started" not in dict(kinds)
+
+
+async def test_a_port_that_a_process_of_the_node_has_is_not_led_away(top: Path) -> None:
+    """The allocation fails with that reason, and no rule ever takes the port from who listens there."""
+    listener = await asyncio.start_server(lambda _r, w: w.close(), "0.0.0.0", PORT)
+    async with listener, a_node(top, job(sh("exec sleep 300"), **bridged(**PORTS))) as node:
+        node.hear(projection(5, 1, ports={1: (PORT,)}))
+        await node.until(lambda: node.status() == "failed")
+        said = [one.message for one in node.task().events if one.kind == "Setup Failure"]
+        assert said == [f"network: port {PORT} (http) is in use by another process of this node"]
+        assert not places(top).directory.exists()
+
+
+class _NoEngine:
+    """An engine that is not reachable."""
+
+    async def hold(self, alloc_id: str, hostname: str) -> int:
+        raise CaravanError("not reachable")
+
+    async def holder(self, alloc_id: str) -> int:
+        return -1
+
+    async def let_go(self, alloc_id: str) -> None:
+        raise CaravanError("not reachable")
+
+
+async def test_a_network_without_containers_ends_without_an_engine(top: Path) -> None:
+    """Where no container engine answers, the network of plain processes is gone at once, with its ports."""
+    async with a_node(top, job(sh("exec sleep 300"), **bridged(**PORTS))) as node:
+        node.networks._pause = _NoEngine()
+        node.hear(projection(5, 1, ports={1: (PORT,)}))
+        await node.until(lambda: node.status() == "running")
+        node.hear(projection(6))
+        await node.until(lambda: node.status() == "complete")
+        await node.edge.settle()
+        assert not places(top).directory.exists()
+        assert str(PORT) not in await asyncio.to_thread(namespaces.run, "nft", "list", "ruleset")
+
+
+async def test_one_group_that_cannot_be_repaired_keeps_no_other_from_it(
+    top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Links of other groups and the rules of all are put back all the same."""
+    spec = job(sh(server("hello"), "main"), **bridged(**PORTS))
+    async with a_node(top, spec) as node:
+        node.hear(projection(5, 1, 2, ports={1: (PORT,), 2: (PORT + 1,)}))
+        await node.until(lambda: (node.status(1), node.status(2)) == ("running", "running"))
+        first = next(iter(node.networks._groups))
+        build = node.networks._build
+
+        def broken(order: PrepareNetwork, pid: int) -> None:
+            if order.alloc_id == first:
+                raise OSError(28, "no space left")
+            build(order, pid)
+
+        for key in (1, 2):
+            await asyncio.to_thread(disconnect, link_name(node.home.host_id, alloc_id(key)))
+        await asyncio.to_thread(namespaces.run, "nft", "flush", "ruleset")
+        with monkeypatch.context() as patched:
+            patched.setattr(node.networks, "_build", broken)
+            await node.networks.look()
+        await answered("hello", f"127.0.0.1:{PORT + (first == alloc_id(1))}")
+
+
+async def test_a_node_that_is_retired_leaves_the_bridge_to_another_agent(top: Path) -> None:
+    """Two agents of one machine have one bridge after another: what the other's groups use stays."""
+    spec = job(sh(server("hello"), "main"), **bridged(**PORTS))
+    async with an_agent(top, spec, "--bridge") as agent:
+        agent.hear(projection(5, 1, ports={1: (PORT,)}))
+        await agent.until("running")
+        await agent.kill()
+    other = GroupNetworks(top=top / "other", host_id="other", settings=BridgeSettings())
+    await asyncio.to_thread(namespaces.make, NetworkPlaces(top / "other", alloc_id(9)).namespace)
+    assert other.remove_all() == 1
+    await other.close()
+    await answered("hello", f"127.0.0.1:{PORT}")
+    async with a_node(top, spec) as node:
+        await node.until(lambda: node.status() == "running" and node.task().pid)
 
 
 async def test_a_teardown_that_fails_ends_the_allocation_all_the_same(

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
+from services.agent.executor.ports_in_use import find_port_in_use
 from services.agent.network import namespaces
 from services.agent.network.name_files import host_texts, hosts_file, resolv_conf
 from services.agent.network.node_bridge import NodeBridge, disconnect
@@ -138,7 +139,9 @@ class GroupNetworks:
             return 0
         for token in tokens:
             self._remove_files(token)
-        self._bridge.remove()
+        # The bridge may be, or have become, another agent's of this machine: its links are not ours to remove.
+        if self._lock is not None and not self._bridge.links():
+            self._bridge.remove()
         return len(tokens)
 
     # ---- effects ----
@@ -169,7 +172,8 @@ class GroupNetworks:
             if group is not None:
                 self._unwatch(group)
             self._leaked.add(id_token(alloc_id))
-            await self._remove(id_token(alloc_id), alloc_id)
+            await self._remove(id_token(alloc_id))
+            await self._let_go(alloc_id, group)
         self._locks.pop(alloc_id, None)
 
     async def close(self) -> None:
@@ -204,6 +208,11 @@ class GroupNetworks:
             return NetworkFailed(key=order.key, reason=self._off)
         self._begin_looks()
         places = self._places(order.alloc_id)
+        if not order.adopt and not places.directory.exists():
+            # Before any rule leads the port away from who has it.
+            ports = {one.label: (one.host, one.inside) for one in order.ports}
+            if taken := await asyncio.to_thread(find_port_in_use, ports, ()):
+                return NetworkFailed(key=order.key, reason=taken)
         pid = await self._holder(order)
         if order.adopt and (lost := _loss(places, pid)):
             return NetworkLost(key=order.key, reason=lost)
@@ -247,10 +256,18 @@ class GroupNetworks:
         link = self._link(order.alloc_id)
         self._bridge.connect(link, places.namespace, order.address)
 
-    async def _remove(self, token: str, alloc_id: str) -> None:
+    async def _let_go(self, alloc_id: str, group: _Group | None) -> None:
+        """Remove the container that has the namespace, if there may be one; what is left the engine's driver sweeps."""
+        if self._pause is None or (group is not None and not group.order.has_containers):
+            return
         try:
-            if alloc_id and self._pause is not None:
-                await self._pause.let_go(alloc_id)
+            await self._pause.let_go(alloc_id)
+        except CaravanError as err:
+            if group is not None:
+                _log.warning("network.leaked", allocation=alloc_id, reason=str(err))
+
+    async def _remove(self, token: str) -> None:
+        try:
             if not self._off:
                 await self._write_rules()
             await asyncio.to_thread(self._remove_files, token)
@@ -286,7 +303,7 @@ class GroupNetworks:
     async def look(self) -> None:
         """Put back what is missing, tell what is lost, remove what is left over."""
         for token in sorted(self._leaked):
-            await self._remove(token, "")
+            await self._remove(token)
         if not self._groups:
             return
         links = await asyncio.to_thread(self._bridge.links)
@@ -294,7 +311,11 @@ class GroupNetworks:
             async with self._lock_of(alloc_id):
                 group = self._groups.get(alloc_id)
                 if group is not None and not group.is_lost:
-                    await self._look_at(group, links)
+                    try:
+                        await self._look_at(group, links)
+                    except (OSError, CaravanError) as err:
+                        # Those after it, and the rules of all, are looked at all the same.
+                        _log.warning("network.look_failed", allocation=alloc_id, reason=str(err))
         subnets = {str(IPv4Interface(one.order.address).network) for one in self._groups.values()}
         await asyncio.to_thread(self._bridge.ensure, sorted(subnets))
         await asyncio.to_thread(self._bridge.part_links, links)

@@ -68,14 +68,14 @@ class PauseContainers:
         return int(found["State"]["Pid"]) if found["State"]["Running"] else 0
 
     async def let_go(self, alloc_id: str) -> None:
-        """Remove the container of a group, if there is one. Raises CaravanError."""
+        """Remove the container of a group, if there is one. Raises CaravanError; the driver's sweep removes it then."""
         name = self._name(alloc_id)
+        self._known.discard(name)
         try:
             await self._engine.call(_remove, name)
         except EngineRefused as err:
             if err.status != 404:
                 raise
-        self._known.discard(name)
 
     def _name(self, alloc_id: str) -> str:
         return pause_name(alloc_id, self._own[f"{LABEL}home"])
