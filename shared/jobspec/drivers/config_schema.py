@@ -145,6 +145,10 @@ class _Reader:
     def _bound(self, value: Any, path: str, _depth: int) -> dict[str, Any]:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise SchemaRefused(f"{path}: must be a number")
+        try:
+            float(value)
+        except OverflowError:
+            raise SchemaRefused(f"{path}: the number has too many digits") from None
         return {"least" if path.endswith("minimum") else "most": value}
 
     def _length(self, value: Any, path: str, _depth: int) -> dict[str, Any]:
@@ -153,9 +157,11 @@ class _Reader:
         return {"shortest" if "min" in path.rpartition(".")[2] else "longest": value}
 
     def _pattern(self, value: Any, path: str, _depth: int) -> dict[str, Any]:
+        if not isinstance(value, str):
+            raise SchemaRefused(f"{path}: must be a text")
         try:
             made = RegexpMatcher(value, states_max=_STATES_MAX, text_chars_max=_TEXT_CHARS_MAX)
-        except (PatternRefusedError, TypeError) as err:
+        except PatternRefusedError as err:
             raise SchemaRefused(f"{path}: {err}") from None
         return {"pattern": value, "matcher": made}
 
@@ -280,16 +286,16 @@ def _real(value: Any) -> int | float:
 def _bounds(schema: ConfigSchema, value: Any) -> Iterator[str]:
     """Say what is wrong with a value of the right type."""
     if schema.choices and not any(
-        one == value and type(one) is type(value) for one in schema.choices
+        one == value and isinstance(one, bool) == isinstance(value, bool) for one in schema.choices
     ):
         known = [str(one) for one in schema.choices]
         text = f"must be one of {', '.join(known)[:300]}, was {str(value)[:40]!r}"
         yield text + (suggest(value, known) if isinstance(value, str) else "")
     if isinstance(value, int | float) and not isinstance(value, bool):
         if value < schema.least:
-            yield f"must be at least {schema.least:g}, was {value}"
+            yield f"must be at least {schema.least}, was {value}"
         if value > schema.most:
-            yield f"must be at most {schema.most:g}, was {value}"
+            yield f"must be at most {schema.most}, was {value}"
     if isinstance(value, str | list):
         unit = "characters" if isinstance(value, str) else "entries"
         if len(value) < schema.shortest:

@@ -123,8 +123,13 @@ def test_faults_of_one_config_are_bounded() -> None:
         ('{"oneOf": []}', "oneOf: this keyword is not understood"),
         ('{"properties": {"a": {"type": "text"}}}', "properties.a.type: must be one of string"),
         ('{"properties": {"a": {"pattern": "("}}}', "properties.a.pattern: "),
+        ('{"properties": {"a": {"pattern": {"b": 1}}}}', "properties.a.pattern: must be a text"),
         ('{"properties": {"a": {"enum": [[]]}}}', "properties.a.enum: must be a list of"),
         ('{"properties": {"a": {"minimum": "1"}}}', "properties.a.minimum: must be a number"),
+        (
+            '{"properties": {"a": {"minimum": 1' + "0" * 400 + "}}}",
+            "properties.a.minimum: the number has too many digits",
+        ),
         (
             '{"properties": {"a": {"maxItems": -1}}}',
             "properties.a.maxItems: must be a whole number",
@@ -140,3 +145,18 @@ def test_what_is_not_understood_is_refused(schema: str, reason: str) -> None:
     with pytest.raises(SchemaRefused) as err:
         read_schema(schema)
     assert reason in str(err.value)
+
+
+def test_bounds_are_said_as_the_schema_has_them() -> None:
+    """A limit of many digits is not rounded in the text about it."""
+    schema = read_schema('{"properties": {"a": {"type": "integer", "maximum": 1234567}}}')
+    (fault,) = fit_config(schema, {"a": 1234568})[1]
+    assert fault.message == "must be at most 1234567, was 1234568"
+
+
+def test_a_whole_number_is_one_of_the_choices_however_it_is_written() -> None:
+    """JSON has one kind of numbers: 2 is 2.0; true is no 1."""
+    schema = read_schema('{"properties": {"a": {"type": "number", "enum": [1.5, 2.0]}}}')
+    assert fit_config(schema, {"a": 2.0})[1] == () == fit_config(schema, {"a": "1.5"})[1]
+    flags = read_schema('{"properties": {"a": {"enum": [1]}}}')
+    assert fit_config(flags, {"a": True})[1]
