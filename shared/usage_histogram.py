@@ -7,6 +7,8 @@ that the same observations give the same percentiles everywhere.
 from collections.abc import Iterable, Mapping
 
 _STEPS_BITS = 3
+#: Digits of a bucket's number: those of values of 64 bits have no more.
+_DIGITS_MAX = 3
 
 
 def bucket_of(value: int) -> int:
@@ -49,8 +51,12 @@ def to_wire(counts: Mapping[int, int]) -> dict[str, int]:
 
 
 def from_wire(counts: Mapping[str, int]) -> dict[int, int]:
-    """Read counts; a key that is no bucket is left out."""
-    return {int(bucket): count for bucket, count in counts.items() if bucket.isdecimal()}
+    """Read counts; a key that is no bucket is left out: a node may say anything."""
+    return {
+        int(bucket): count
+        for bucket, count in counts.items()
+        if bucket.isdecimal() and len(bucket) <= _DIGITS_MAX
+    }
 
 
 def percentile(counts: Mapping[int, int], percent: int) -> int:

@@ -38,3 +38,9 @@ def test_percentiles_are_observed_values() -> None:
     assert merged([histogram(range(100)), histogram(range(50))]) == whole
     assert sum(whole.values()) == 150
     assert from_wire(to_wire(whole)) == whole and from_wire({"x": 1}) == {}
+
+
+def test_a_bucket_that_no_value_has_is_left_out() -> None:
+    """Counts come from nodes: a bucket whose top had millions of digits would stop their reader."""
+    largest = bucket_of(2**64 - 1)
+    assert from_wire({str(largest): 1, "9" * 9: 1, "9" * 5_000: 1}) == {largest: 1}
