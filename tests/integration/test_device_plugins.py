@@ -237,3 +237,11 @@ def test_what_is_offered_twice_is_taken_once() -> None:
         listed,
         Pool(name="device.card", model="x", instances=(Instance(id="c1"),)),
     )
+
+
+def test_devices_that_are_all_gone_hide_no_others() -> None:
+    """A plugin without a device of a type now does not take those of its other models and of other plugins away."""
+    none = Pool(name="device.card", model="x")
+    some = Pool(name="device.card", model="y", instances=(Instance(id="c0"),))
+    assert some in without_repeats((none, some))
+    assert some in without_repeats((some, none))

@@ -212,11 +212,15 @@ def without_repeats(pools: Iterable[Pool]) -> tuple[Pool, ...]:
     seen: set[tuple[str, str]] = set()
     found = []
     for pool in pools:
+        if not (pool.instances or pool.amount):
+            # Nothing of a kind: it says nothing of which kind the others must be.
+            found.append(pool)
+            continue
         if kinds.setdefault(pool.name, bool(pool.instances)) != bool(pool.instances):
             continue
         kept = tuple(one for one in pool.instances if (pool.name, one.id) not in seen)
         seen |= {(pool.name, one.id) for one in kept}
-        if kept or not pool.instances:
+        if kept or pool.amount:
             found.append(msgspec.structs.replace(pool, instances=kept))
     return tuple(found)
 
