@@ -205,6 +205,23 @@ async def test_commands_run_beside_a_task_and_its_use_is_known(top: Path) -> Non
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("said", [{"memory_bytes": 2**64}, {"cpu_ns": 10**400}, {"cpu_ns": -1}])
+async def test_a_use_that_no_task_has_is_refused(
+    top: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, int]
+) -> None:
+    """A driver that lies about the use of its task does not end the samples of all tasks."""
+    import msgspec
+
+    async def call(verb: str, **_: object) -> msgspec.Raw:
+        return msgspec.Raw(msgspec.json.encode(said))
+
+    async with a_driver(top) as driver:
+        monkeypatch.setattr(driver._process, "call", call)
+        with pytest.raises(StartRefused, match="cpu_ns and memory_bytes"):
+            await driver.stats(PluginRun(run_of(top), "0" * 32))
+
+
+@pytest.mark.asyncio
 async def test_bad_options_are_refused_for_good(top: Path) -> None:
     """What the schema does not take is refused on the node, with the path of each fault."""
     async with a_driver(top) as driver:

@@ -381,9 +381,11 @@ class PluginDriver:
         """Return the present use of the run."""
         try:
             found = decode(await self._process.call("stats", run=handle.key), Usage)
+            if not 0 <= found.cpu_ns < 2**63 or not 0 <= found.memory_bytes < 2**63:
+                raise DriverBroken("cpu_ns and memory_bytes must be 0 to 2^63 - 1")  # noqa: TRY301
         except (DriverGone, DriverRefused, DriverBroken) as err:
             raise StartRefused(f"{self.name}: {err}", recoverable=True) from err
-        return TaskUsage(cpu_ns=max(found.cpu_ns, 0), memory_bytes=max(found.memory_bytes, 0))
+        return TaskUsage(cpu_ns=found.cpu_ns, memory_bytes=found.memory_bytes)
 
     def sweep_all(self) -> int:
         """End all runs of this data directory; returns how many. Blocks."""
