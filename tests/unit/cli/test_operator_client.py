@@ -11,6 +11,7 @@ from schemas.answers import PolicyAnswer
 from schemas.base import Wire
 from schemas.nodes import Pool
 from schemas.operator import (
+    ConfirmDeathRequest,
     DrainRequest,
     EligibilityRequest,
     MetaRequest,
@@ -30,6 +31,7 @@ REQUESTS: tuple[Wire, ...] = (
     EligibilityRequest(node_id="n1", eligible=False),
     DrainRequest(node_id="n1", draining=True),
     MetaRequest(node_id="n1", change={"rack": "r1"}),
+    ConfirmDeathRequest(node_id="n1"),
     PoolRequest(pool=Pool(name="licence", amount=5)),
 )
 

@@ -190,7 +190,7 @@ HAND: dict[str, tuple[str, str, str]] = {
     "sticky volume": (
         text(group='volume "v" {\n type = "host"\n source = "s"\n sticky = true\n}'),
         "accept",
-        "unbuilt",
+        "runs",
     ),
     "volume of no kind": (
         text(group='volume "v" {\n type = "x"\n source = "s"\n}'),

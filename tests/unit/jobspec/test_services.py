@@ -77,7 +77,7 @@ def test_what_is_built_runs(service: dict[str, Any]) -> None:
         ({**SERVICE, "AddressMode": "driver"}, "AddressMode", "not built yet"),
         ({**SERVICE, "AddressMode": "host", "Address": "x"}, "Address", "address_mode auto"),
         ({**SERVICE, "TaskName": "gone"}, "TaskName", "has no task 'gone'"),
-        ({**SERVICE, "Weights": {"Passing": 3}}, "Weights", "not built yet"),
+        ({**SERVICE, "Connect": {"Native": True}}, "Connect", "not built yet"),
         (check(Type="ttl"), "Checks[0].Type", "must be one of http, tcp, grpc, script"),
         (check(GRPCService="x"), "Checks[0].GRPCService", "only for a check of type grpc"),
         (check(Type="tcp", GRPCUseTLS=True), "Checks[0].GRPCUseTLS", "only for a check of type"),
