@@ -13,7 +13,7 @@ from tests.bounds import WAIT_S
 from tests.bus.toys import Bus, run
 from tests.bus.up import Up
 
-pytestmark = pytest.mark.bus
+pytestmark = [pytest.mark.bus, pytest.mark.full("a whole cluster, not yet seen beside other tests")]
 
 JOB = """job "acts" {
   datacenters = ["*"]

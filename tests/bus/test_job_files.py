@@ -8,7 +8,7 @@ import pytest
 from services.cli.local.processes import processes_using
 from tests.bus.up import Up
 
-pytestmark = pytest.mark.bus
+pytestmark = [pytest.mark.bus, pytest.mark.full("a whole cluster, not yet seen beside other tests")]
 FILES = Path(__file__).resolve().parents[2] / "examples" / "jobs"
 #: job -> how many allocations run; what the job asserts about its task fails the task.
 RUNNING = {

@@ -9,7 +9,7 @@ import pytest
 from services.cli.local.processes import processes_using
 from tests.bus.up import Up
 
-pytestmark = pytest.mark.bus
+pytestmark = [pytest.mark.bus, pytest.mark.full("a whole cluster, not yet seen beside other tests")]
 PLUGIN = """#!/bin/sh
 case "$1" in
   fingerprint) while :; do cat STATE; sleep 0.5; done ;;

@@ -20,6 +20,8 @@ from shared.errors import ConfigInvalid
 from tests.bounds import until
 from tests.integration.device_programs import CARDS, QUICK, program
 
+pytestmark = pytest.mark.full("processes of plugins, not yet seen beside other tests")
+
 HELD = TaskLaunch(devices={"device.card": ("c0",)})
 
 

@@ -24,6 +24,8 @@ from tests.bounds import WAIT_S, level, until
 from tests.integration.agent_node import NODE, Node, job, plugins_beside, projection, sh
 from tests.integration.test_agent_adoption import an_agent
 
+pytestmark = pytest.mark.full("processes of plugins, not yet seen beside other tests")
+
 TOY = Path(__file__).with_name("toy_driver.py")
 ONCE = {"Attempts": 0, "Interval": 10**12, "Delay": 10**7, "Mode": "fail"}
 

@@ -33,7 +33,10 @@ from tests.integration.followed_node import FollowedNode, template
 from tests.integration.test_agent_adoption import started_and_orphaned
 from tests.integration.test_agent_directories import node_at
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [
+    pytest.mark.asyncio,
+    pytest.mark.full("a server and helpers of templates, not yet seen beside other tests"),
+]
 FILE = "vault_token"
 
 
