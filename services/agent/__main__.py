@@ -1,4 +1,4 @@
-"""Wiring of an agent: settings, data directory, drivers, fingerprint, role, shell."""
+"""Wiring of an agent: data directory, drivers, fingerprint, role, shell."""
 
 import asyncio
 import contextlib
@@ -74,92 +74,19 @@ from services.agent.node_reconciler import AgentLimits
 from services.agent.node_rpc.server import NodeRpcServer
 from services.agent.role import Agent
 from services.agent.run_as import run_as
+from services.agent.settings import PREFIX, AgentSettings, agent_settings
 from services.agent.tasks.operator_orders import SOURCE
 from services.agent.tasks.task_resources import HOST_NETWORK
 from shared.bus.process.runner import BeforeEnd, SideTask, run_role
-from shared.bus.process.settings import configure_logging, run_settings, settings_from
+from shared.bus.process.settings import configure_logging, run_settings
 from shared.bus.shell.shell import EffectHandler, Shell
 from shared.core.runtime.input_specs import ARTIFACT
 from shared.core.runtime.role import Role
 from shared.errors import CaravanError, ConfigInvalid
 from shared.extras import missing_extra
 
-_PREFIX = "CARAVAN_AGENT_"
 _CORE_MAX = 65_535
-#: More than any kill_timeout that intake accepts, and delays around it.
-END_TASKS_LIMIT_S = 900
 log = structlog.get_logger()
-
-
-class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What only an agent reads, from `CARAVAN_AGENT_*`."""
-
-    node_id: str
-    data_dir: str
-    #: empty: the host's name.
-    name: str = ""
-    datacenter: str = "dc1"
-    node_pool: str = "default"
-    node_class: str = ""
-    #: `key=value,key=value`.
-    meta: str = ""
-    #: plain processes as the agent's user, without isolation: off unless the operator wants it.
-    raw_exec: bool = False
-    #: become this `UID:GID` once the credentials are read, which tasks of that user then cannot read; only root can.
-    run_as: str = ""
-    #: on SIGTERM, end the tasks too, each as its job says; else they run on, and the next agent adopts them.
-    end_tasks: bool = False
-    #: how long that may take; then, or at a second SIGTERM, what still runs is killed.
-    end_tasks_limit_s: int = END_TASKS_LIMIT_S
-    #: end all tasks of the data directory and go: its node is not run any more.
-    retire: bool = False
-    #: keep `secrets/` of tasks in memory; only root can.
-    secrets_memory: bool = True
-    #: end an allocation that uses more disk than its ask; else only report it.
-    disk_kill: bool = False
-    #: what the node needs for itself.
-    reserved_cpu_mhz: int = 0
-    reserved_memory_mib: int = 0
-    reserved_disk_mib: int = 0
-    #: by the kernel's numbers: `0,2-3`.
-    reserved_cores: str = ""
-    #: first and last port that the cluster may pick, and ports that are never given out: `22,8000-8010`.
-    port_min: int = 20_000
-    port_max: int = 32_000
-    reserved_ports: str = ""
-    #: addresses of the node that ports can be in by name: `public=203.0.113.7,private=10.0.0.7`.
-    host_networks: str = ""
-    #: directories of the node that tasks may mount by name: `data=/srv/data,models=/srv/models:ro`.
-    host_volumes: str = ""
-    #: folder of programs that fetch secrets; empty: there are none.
-    secret_plugins: str = ""
-    #: folder of programs that find devices; empty: there are none.
-    device_plugins: str = ""
-    #: offer NVIDIA's GPUs where their driver is loaded.
-    nvidia: bool = True
-    #: folder of programs that are drivers; empty: there are none.
-    driver_plugins: str = ""
-    #: JSON or TOML file with what else the node offers.
-    pools: str = ""
-    #: for tests: simulated devices, `vendor/type/model:count`.
-    fake_gpus: str = ""
-    #: as one of so many agents on this machine, and which, from 0: it reports that part of what the machine has.
-    shares: int = 1
-    share: int = 0
-    #: 0: by fingerprint.
-    cpu_mhz: int = 0
-    memory_mib: int = 0
-
-
-def agent_settings(environ: Mapping[str, str]) -> AgentSettings:
-    """Read the settings. Raises ConfigInvalid."""
-    found = settings_from(AgentSettings, environ, prefix=_PREFIX)
-    if not 0 <= found.share < max(found.shares, 1):
-        text = f"{_PREFIX}SHARE is {found.share}, it must be below {_PREFIX}SHARES ({found.shares})"
-        raise ConfigInvalid(text)
-    if not found.node_id or not found.data_dir:
-        raise ConfigInvalid(f"{_PREFIX}NODE_ID and {_PREFIX}DATA_DIR must be set")
-    return found
 
 
 def _naming(own: AgentSettings) -> NodeNaming:
@@ -363,7 +290,7 @@ def host_networks(text: str) -> dict[str, str]:
         try:
             found[HOST_NETWORK + name.strip()] = str(ip_address(address.strip()))
         except ValueError as err:
-            raise ConfigInvalid(f"{_PREFIX}HOST_NETWORKS: {pair!r}: {err}") from err
+            raise ConfigInvalid(f"{PREFIX}HOST_NETWORKS: {pair!r}: {err}") from err
     return found
 
 
@@ -380,7 +307,7 @@ def _finder(
         cpu_mhz=own.reserved_cpu_mhz,
         memory_mib=own.reserved_memory_mib,
         disk_mib=own.reserved_disk_mib,
-        cores=frozenset(parse_ranges(own.reserved_cores, f"{_PREFIX}RESERVED_CORES", _CORE_MAX)),
+        cores=frozenset(parse_ranges(own.reserved_cores, f"{PREFIX}RESERVED_CORES", _CORE_MAX)),
     )
 
     def compose(facts: HostFacts, found: Mapping[str, str], pools: tuple[Pool, ...]) -> NodeSpec:
@@ -445,7 +372,7 @@ def agent_share(spec: NodeSpec, own: AgentSettings) -> NodeSpec:
         pools=split_cores(spec.pools, own.share, shares),
         port_min=port_min,
         port_max=port_max,
-        reserved_ports=parse_ranges(own.reserved_ports, f"{_PREFIX}RESERVED_PORTS", PORT_MAX),
+        reserved_ports=parse_ranges(own.reserved_ports, f"{PREFIX}RESERVED_PORTS", PORT_MAX),
         cpu_mhz=own.cpu_mhz or spec.cpu_mhz // shares,
         memory_mib=own.memory_mib or spec.memory_mib // shares,
         disk_mib=spec.disk_mib // shares,

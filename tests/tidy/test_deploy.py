@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from services.agent.__main__ import END_TASKS_LIMIT_S, AgentSettings
 from services.agent.drivers.docker.settings import DockerSettings
 from services.agent.drivers.exec.settings import ExecSettings
 from services.agent.executor.tasks_end import KILL_S
+from services.agent.settings import END_TASKS_LIMIT_S, AgentSettings
 from services.cli.command_table import COMMANDS
 from services.cli.local import agent_ends
 from services.keeper.__main__ import KeeperSettings

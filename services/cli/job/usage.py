@@ -1,6 +1,7 @@
 """`caravan job usage`: what the tasks of a job used in the last hour, against what it asks for.
 
-The agents of its nodes are asked; their counts are added for each task of a group. Next: `alloc/actions.py` (now).
+The agents of its nodes are asked; their counts are added for each task of a group. What a task uses now:
+`services/cli/alloc/actions.py`.
 """
 
 import asyncio
@@ -92,6 +93,8 @@ def usage(out: CommandOutput, *, job_id: str) -> int:
         for name, figures in (("CPU MHz", line.cpu_mhz), ("memory MiB", line.memory_mib))
     ]
     out.table(columns, rows)
+    if heard and not lines:
+        out.line("no samples yet: tasks are sampled every ten seconds")
     for line in lines:
         if line.oom_kills or line.throttled_ns:
             waited = line.throttled_ns / 1e9

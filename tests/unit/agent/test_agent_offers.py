@@ -6,7 +6,7 @@ import pytest
 
 from schemas.base import NodeId
 from schemas.nodes import Instance, NodeSpec, Pool
-from services.agent.__main__ import agent_settings, agent_share
+from services.agent.__main__ import agent_share
 from services.agent.fingerprint.host import HostFacts, HostReserved, NodeNaming, node_spec
 from services.agent.fingerprint.pools import (
     FakeGpus,
@@ -15,6 +15,7 @@ from services.agent.fingerprint.pools import (
     parse_ranges,
     read_pools,
 )
+from services.agent.settings import agent_settings
 from shared.errors import ConfigInvalid
 
 GIVEN = {"CARAVAN_AGENT_NODE_ID": "n1", "CARAVAN_AGENT_DATA_DIR": "d"}

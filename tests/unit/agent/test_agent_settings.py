@@ -4,8 +4,9 @@ import pytest
 
 from schemas.base import NodeId
 from schemas.nodes import NodeSpec
-from services.agent.__main__ import agent_settings, agent_share, host_networks
+from services.agent.__main__ import agent_share, host_networks
 from services.agent.inputs.vault.settings import vault_settings
+from services.agent.settings import agent_settings
 from shared.errors import ConfigInvalid
 
 GIVEN = {"CARAVAN_AGENT_NODE_ID": "n1", "CARAVAN_AGENT_DATA_DIR": "d"}
