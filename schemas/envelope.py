@@ -28,7 +28,7 @@ from schemas.bounds import bounded_decoder
 #: Version of the envelope's shape.
 SCHEMA_VERSION = 1
 #: Version of the deciding code, named by plans and transactions.
-CORE_VERSION = "0.11.0"
+CORE_VERSION = "0.12.0"
 
 AnyEvent = (
     policy.ClusterCreated

@@ -145,6 +145,12 @@ NEW_SHAPES = {
     "0.8.0": {"variable_locks": "d63951c9b051a9f4"},
     "0.9.0": {"signing_keys": "48ba9c5dfe461982"},
     "0.10.0": {},
+    "0.11.0": {
+        "jobs": "1f1dabd18d68a477",
+        "fleet": "1ddd186e04f3d2da",
+        "allocations": "c7f68dbf9e292cb6",
+        "claims": "abd39a9128ec6252",
+    },
 }
 #: release -> format of each table that its snapshots have.
 SHAPES = dict(zip(NEW_SHAPES, accumulate(NEW_SHAPES.values(), or_), strict=True))
