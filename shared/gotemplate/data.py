@@ -7,7 +7,7 @@ import msgspec
 
 
 class NamedInstance(msgspec.Struct, frozen=True, kw_only=True):
-    """One instance, as `nomadService` lists it."""
+    """One instance, as `nomadService` lists it. `status` and `meta` are set where its checks were asked for."""
 
     id: str = ""
     name: str = ""
@@ -18,6 +18,9 @@ class NamedInstance(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     job_id: str = ""
     alloc_id: str = ""
+    #: of its checks: passing, warning, critical, pending, unknown.
+    status: str = ""
+    meta: Mapping[str, str] = {}
 
 
 class ServiceName(msgspec.Struct, frozen=True):
@@ -74,6 +77,9 @@ class TemplateData(Protocol):
 
     def service(self, name: str) -> Sequence[NamedInstance] | None:
         """List the instances of a service, whatever their checks say."""
+
+    def checked_service(self, name: str) -> Sequence[NamedInstance] | None:
+        """List the instances of a service with the status of their checks: it changes whenever one of these does."""
 
     def services(self) -> Sequence[ServiceName] | None:
         """List all services."""

@@ -32,7 +32,7 @@ from shared.jobspec.nomad.job import TaskSpec
 from shared.jobspec.nomad.tasks import Artifact, Secret, TemplateBlock, Vault
 
 #: How functions begin whose results change while a task runs.
-LIVE_FUNCTIONS = ("nomadService", "nomadVar")
+LIVE_FUNCTIONS = ("service", "nomadService", "nomadVar")
 #: Of tasks with a vault block.
 VAULT_FUNCTION = "secret"
 

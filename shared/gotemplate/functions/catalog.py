@@ -35,7 +35,7 @@ _CONSUL: Final = frozenset(
     (
         *("caLeaf", "caRoots", "connect", "datacenters", "exportedServices", "importedServices"),
         *("key", "keyExists", "keyOrDefault", "ls", "node", "nodes", "partitions", "peerings"),
-        *("safeLs", "safeTree", "service", "services", "tree"),
+        *("safeLs", "safeTree", "tree"),
     )
 )
 #: Of Vault: built, for tasks with a vault block, and not.
@@ -46,8 +46,6 @@ _OF_PATH: Final = frozenset(("nomadVar", "nomadVarExists"))
 _OF_PREFIX: Final = frozenset(("nomadVarList", "nomadVarListSafe"))
 #: What to use instead.
 _INSTEAD: Final = {
-    "service": "nomadService",
-    "services": "nomadServices",
     "key": "nomadVar",
     "keyExists": "nomadVarExists",
     "ls": "nomadVarList",

@@ -147,6 +147,74 @@ def _rank(key: str, one: NamedInstance) -> str:
     return sha256(f"{key}\0{one.id}".encode("utf-8", "surrogateescape")).hexdigest()
 
 
+#: A query of Consul: tag, name, datacenter, node to be near to, and which checks pass, in the old spelling.
+_QUERY = re.compile(
+    r"(?:(?P<tag>[\w=:.\-]+)\.)?(?P<name>[\w\-]+)(?:@(?P<dc>[\w.\-]+))?(?P<near>~[\w.\-]+)?(?:\|(?P<health>[\w,]+))?"
+)
+_PASSING, _ANY = "passing", "any"
+_STATUSES = (_PASSING, "warning", "critical")
+
+
+@template_function("service", "text text…")
+def _checked_service(execution: Any, query: str, *healths: str) -> Value:
+    """List the instances whose checks pass: `service "tag.name@datacenter"`; `"any"` or `"passing,warning"`: others too.
+
+    Fields and order are those of consul-template; the services are the cluster's own.
+    """
+    found = _QUERY.fullmatch(query)
+    if found is None:
+        raise TemplateError("invalid query of a service")
+    if found["near"]:
+        raise TemplateError("instances are not ordered by distance: remove ~ and what follows")
+    wanted = _wanted_statuses([*healths, *([found["health"]] if found["health"] else [])])
+    instances = execution.data.checked_service(found["name"])
+    if not _known(execution, f"health.service({query[:200]})", instances):
+        return []
+    chosen = [
+        one
+        for one in instances
+        if _consul_status(one) in wanted
+        and found["tag"] in {None, *one.tags}
+        and found["dc"] in {None, one.datacenter}
+    ]
+    return [_checked_instance(one) for one in sorted(chosen, key=lambda one: (one.node, one.id))]
+
+
+def _wanted_statuses(healths: list[str]) -> frozenset[str]:
+    """Return the statuses that a call asks for; without a word about them those that pass."""
+    names = [one.strip() for text in healths for one in text.split(",") if one.strip()]
+    if not {_ANY, *_STATUSES}.issuperset(names):
+        raise TemplateError(f"unknown status, expected any, {', '.join(_STATUSES)}")
+    return frozenset(_STATUSES) if _ANY in names else frozenset(names or [_PASSING])
+
+
+def _consul_status(one: NamedInstance) -> str:
+    """Return the status in Consul's words: a check without a result, and one of a silent node, are critical."""
+    return one.status if one.status in _STATUSES else "critical"
+
+
+def _checked_instance(one: NamedInstance) -> GoObject:
+    fields = {
+        "ID": one.id,
+        "Name": one.name,
+        "Node": one.node,
+        "NodeAddress": one.address,
+        "NodeDatacenter": one.datacenter,
+        "Address": one.address,
+        "Port": one.port,
+        "Tags": sorted(one.tags),
+        "ServiceMeta": dict(one.meta),
+        "Status": _consul_status(one),
+    }
+    return GoObject("HealthService", fields)
+
+
+@template_function("services", "text…")
+def _consul_services(execution: Any, *_options: str) -> Value:
+    """List all services, as `nomadServices` does: .Name and .Tags."""
+    return _services(execution)
+
+
 # ---- variables ----
 
 

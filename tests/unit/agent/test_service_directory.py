@@ -20,6 +20,7 @@ from services.agent.inputs.templates.followed_values import (
     SILENCE_S,
     DataUnusable,
 )
+from services.agent.inputs.templates.render_order import CHECKED
 from services.agent.inputs.templates.service_directory import ALL, ServiceDirectory, ServiceSource
 from shared.bus.connection.nats_client import BusClient
 from shared.gotemplate.data import NamedInstance, ServiceName
@@ -214,6 +215,28 @@ def test_one_message_wakes_all_waiting_tasks_and_equal_content_none() -> None:
         await asyncio.gather(*tasks)
         assert await ports(world) == (81, 80, 82)
         assert (await world.directory.service("web")).version > seen["web"]
+
+    play(story)
+
+
+def test_a_check_that_turns_is_a_change_where_checks_were_asked_for() -> None:
+    """With CHECKED before its name the status of each instance is content, and the same service without it is not woken."""
+
+    async def story(world: World) -> None:
+        world.stands[subjects.view_service("web")] = value("web", 80)
+        plain = await known(world, "web")
+        seen = await known(world, f"{CHECKED}web")
+        waits, sleeps = waiting(world, **seen), waiting(world, **plain)
+        flipped = msgspec.json.decode(value("web", 80, seq=2))
+        flipped["instances"][0] |= {"status": "critical", "meta": {"a": "b"}}
+        await asyncio.sleep(0)
+        world.push(subjects.view_service("web"), msgspec.json.encode(flipped))
+        await waits
+        (one,) = (await world.directory.service(f"{CHECKED}web")).instances
+        assert (one.status, one.meta, sleeps.done()) == ("critical", {"a": "b"}, False)
+        sleeps.cancel()
+        world.stands[NAMES] = listed("other", seq=3)
+        assert (await known(world, f"{CHECKED}none")).keys() == {f"{CHECKED}none"}
 
     play(story)
 

@@ -28,6 +28,10 @@ class NoData:
         """List instances: never known."""
         return None
 
+    def checked_service(self, name: str) -> Sequence[NamedInstance] | None:
+        """List instances with their status: never known."""
+        return None
+
     def services(self) -> Sequence[ServiceName] | None:
         """List services: never known."""
         return None

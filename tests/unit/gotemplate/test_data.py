@@ -27,6 +27,9 @@ class World(NoData):
     def service(self, name: str) -> Sequence[NamedInstance] | None:
         return self.instances.get(name)
 
+    def checked_service(self, name: str) -> Sequence[NamedInstance] | None:
+        return self.instances.get(name)
+
     def services(self) -> Sequence[ServiceName] | None:
         return [ServiceName(name, ("t",)) for name in sorted(self.instances)]
 
@@ -183,3 +186,83 @@ def test_files_come_from_the_caller(world: World) -> None:
     """`file` reads what the caller allows; a refusal is a fault."""
     assert render('{{ file "local/a" | toUpper }}', world).text == "CONTENT"
     assert "outside of the task's directory" in str(render('{{ file "../b" }}', world).fault)
+
+
+@pytest.fixture
+def checked(world: World) -> World:
+    """Instances with each status, on nodes that are not in the order of their list."""
+    rows = [
+        ("n3", "passing"),
+        ("n1", "warning"),
+        ("n2", "passing"),
+        ("n4", "pending"),
+        ("n5", "unknown"),
+    ]
+    world.instances["db"] = [
+        NamedInstance(
+            id=f"i-{node}",
+            name="db",
+            node=node,
+            address=f"10.0.0.{node[1:]}",
+            port=80,
+            datacenter="dc2" if node == "n2" else "dc1",
+            tags=("main",) if node == "n3" else ("other", "a"),
+            status=status,
+            meta={"zone": node},
+        )
+        for node, status in rows
+    ]
+    return world
+
+
+@pytest.mark.parametrize(
+    ("call", "ids"),
+    [
+        ('service "db"', "i-n2 i-n3 "),
+        ('service "db" "passing,warning"', "i-n1 i-n2 i-n3 "),
+        ('service "db" "critical"', "i-n4 i-n5 "),
+        ('service "db" "any"', "i-n1 i-n2 i-n3 i-n4 i-n5 "),
+        ('service "db|any"', "i-n1 i-n2 i-n3 i-n4 i-n5 "),
+        ('service "main.db"', "i-n3 "),
+        ('service "db@dc2"', "i-n2 "),
+        ('service "main.db@dc2" "any"', ""),
+    ],
+)
+def test_service_lists_those_whose_checks_pass(checked: World, call: str, ids: str) -> None:
+    """`service` selects by tag, datacenter and status, by node, as consul-template does with Consul's catalogue."""
+    assert render("{{ range " + call + " }}{{ .ID }} {{ end }}", checked).text == ids
+
+
+def test_an_instance_of_service_has_the_fields_of_consul(checked: World) -> None:
+    """Node, NodeAddress, NodeDatacenter, Address, Port, ServiceMeta, Status and Tags; the list can be grouped by tag."""
+    fields = "{{ .Node }} {{ .NodeAddress }} {{ .NodeDatacenter }} {{ .Address }}:{{ .Port }} {{ .ServiceMeta.zone }} {{ .Status }}"
+    text = '{{ range service "main.db" }}' + fields + "{{ .Tags }}{{ .Name }}{{ end }}"
+    assert render(text, checked).text == "n3 10.0.0.3 dc1 10.0.0.3:80 n3 passing[main]db"
+    text = '{{ range $tag, $ones := service "db" | byTag }}{{ $tag }}={{ len $ones }} {{ end }}'
+    assert render(text, checked).text == "a=1 main=1 other=1 "
+    assert render('{{ (index (service "db" "critical") 0).Status }}', checked).text == "critical"
+    assert render("{{ range services }}{{ .Name }}{{ .Tags }}{{ end }}", checked).text == "db[t]"
+
+
+@pytest.mark.parametrize(
+    ("call", "part"),
+    [
+        ('service "db~_agent"', "instances are not ordered by distance"),
+        ('service "a b"', "invalid query of a service"),
+        ('service ""', "invalid query of a service"),
+        (
+            'service "db" "healthy"',
+            "unknown status, expected any, passing, warning, critical",
+        ),
+    ],
+)
+def test_a_query_that_cannot_be_answered_is_a_fault(checked: World, call: str, part: str) -> None:
+    """A query that is not understood lists nothing by mistake."""
+    assert part in str(render("{{ " + call + " }}", checked).fault)
+
+
+def test_a_service_that_is_not_known_yet_is_missing() -> None:
+    """The key names it as consul-template does."""
+    assert render('{{ range service "a.web" }}{{ end }}', NoData()).missing == (
+        "health.service(a.web)",
+    )

@@ -14,6 +14,7 @@ import msgspec
 from services.agent.inputs.input_handler import InputFailed
 from services.agent.inputs.templates.followed_values import DataUnusable
 from services.agent.inputs.templates.render_order import (
+    CHECKED,
     META,
     SECRET,
     SECRET_NAMES,
@@ -45,6 +46,7 @@ AT_ONCE_S, RENEW_S = 0.005, 0.05
 _NAME = re.compile(r"[\w\-]{1,128}", re.ASCII)
 #: Services and variables that a template names: asked for before it is rendered, which spares a pass and a helper.
 _NAMED = re.compile(r"""\bnomadService\s+(?:\S+\s+\S+\s+)?["`]([\w\-]{1,128})["`]""", re.ASCII)
+_NAMED_CHECKED = re.compile(r"""(?<!\w)service\s+["`]([\w\-]{1,128})["`]""", re.ASCII)
 _NAMED_VARIABLE = re.compile(r"""\bnomadVar\s+["`]([\w\-~/]{1,128})["`]""", re.ASCII)
 _NAMED_MAX = 100
 #: Set in the environment of a task of a periodic or dispatched child.
@@ -123,7 +125,8 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
 
     def named(self, text: str) -> dict[DataRead, None]:
         """Find what a template probably reads."""
-        services = [DataRead(SERVICE, name) for name in _NAMED.findall(text)]
+        names = [*_NAMED.findall(text), *(CHECKED + one for one in _NAMED_CHECKED.findall(text))]
+        services = [DataRead(SERVICE, name) for name in names]
         paths = [path for path in _NAMED_VARIABLE.findall(text) if path in self.readable]
         return dict.fromkeys(
             [*(DataRead(VARIABLE, path) for path in paths), *services][:_NAMED_MAX]
@@ -170,7 +173,7 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
                 reason = NO_VAULT
         elif read.kind != SERVICE:
             reason = path_refusal(read.name, self.readable)
-        elif read.name == ALL or _NAME.fullmatch(read.name):
+        elif read.name == ALL or _NAME.fullmatch(read.name.removeprefix(CHECKED)):
             reason = ""
         else:
             reason = f"{read.name[:40]!r} cannot be the name of a service"

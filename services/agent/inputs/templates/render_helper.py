@@ -21,6 +21,7 @@ from services.agent.inputs.forking import serve
 from services.agent.inputs.helper_rights import UNPRIVILEGED_ID, give_up_rights
 from services.agent.inputs.templates.dotenv import DotenvInvalid, read_dotenv
 from services.agent.inputs.templates.render_order import (
+    CHECKED,
     META,
     SECRET,
     SECRET_NAMES,
@@ -130,6 +131,10 @@ class _GivenData:
         """List the instances of a service."""
         found = self._services.get(name)
         return found if self._note(DataRead(SERVICE, name), is_known=found is not None) else None
+
+    def checked_service(self, name: str) -> Sequence[NamedInstance] | None:
+        """List the instances of a service with the status of their checks."""
+        return self.service(CHECKED + name)
 
     def services(self) -> Sequence[ServiceName] | None:
         """List all services."""

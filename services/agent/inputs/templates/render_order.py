@@ -8,6 +8,8 @@ from shared.gotemplate.data import NamedInstance, ServiceName, Variable, VaultSe
 
 #: Kinds of reads: the instances of a service, of no name all services; a variable that exists; whether one does.
 SERVICE: Final = "service"
+#: Begins the name of a service of which also the status of its checks is read; no service has such a name.
+CHECKED: Final = "checked:"
 VARIABLE: Final = "variable"
 META: Final = "meta"
 #: A secret of Vault, and the names of those below a path.

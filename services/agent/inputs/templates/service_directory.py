@@ -19,6 +19,7 @@ from services.agent.inputs.templates.followed_values import (
     Stamp,
     ViewValue,
 )
+from services.agent.inputs.templates.render_order import CHECKED
 from shared.bus.connection.nats_client import header_number
 from shared.gotemplate.data import NamedInstance, ServiceName
 from shared.jobspec.service_names import registration_id
@@ -118,7 +119,7 @@ class ServiceDirectory(FollowedValues):
     # ---- values ----
 
     def _subject(self, name: str) -> str:
-        return subjects.view_service(name) if name else subjects.VIEW_SERVICE_NAMES
+        return subjects.view_service(_plain(name)) if name else subjects.VIEW_SERVICE_NAMES
 
     def _value(self, name: str, data: bytes) -> ViewValue | None:
         return _names_value(data) if name == ALL else _service_value(name, data)
@@ -152,7 +153,7 @@ class ServiceDirectory(FollowedValues):
             return
         listed = {each.name for each in found.content}
         for one in filter(None, map(self._followed.get, names)):
-            if one.name not in listed and one.is_outdated_by(found.stamp):
+            if _plain(one.name) not in listed and one.is_outdated_by(found.stamp):
                 self._note_read(one)
                 self._learn(one, ViewValue(found.stamp))
 
@@ -160,15 +161,20 @@ class ServiceDirectory(FollowedValues):
 def _may_exist(name: str) -> bool:
     """Say whether a service can have this name."""
     try:
-        subjects.view_service(name)
+        subjects.view_service(_plain(name))
     except ValueError:
         return False
     return True
 
 
+def _plain(name: str) -> str:
+    """Return the name of the service itself."""
+    return name.removeprefix(CHECKED)
+
+
 def _service_value(name: str, data: bytes) -> ViewValue | None:
     found = _SERVICE_DECODER.decode(data)
-    if found.service != name:
+    if found.service != _plain(name):
         return None
     count = len(found.instances)
     fault = ""
@@ -177,7 +183,8 @@ def _service_value(name: str, data: bytes) -> ViewValue | None:
             f"service {name} has {found.total} instances, the list that nodes get ends at {count}"
         )
     statuses = tuple(one.status for one in found.instances)
-    return ViewValue(_stamp(found), tuple(map(_named, found.instances)), fault, statuses)
+    shown = _checked if name.startswith(CHECKED) else _named
+    return ViewValue(_stamp(found), tuple(map(shown, found.instances)), fault, statuses)
 
 
 def _names_value(data: bytes) -> ViewValue:
@@ -208,3 +215,8 @@ def _named(one: ServiceInstance) -> NamedInstance:
         job_id=one.job,
         alloc_id=one.alloc,
     )
+
+
+def _checked(one: ServiceInstance) -> NamedInstance:
+    """An instance with the status of its checks, and so another value when one of them changes."""
+    return msgspec.structs.replace(_named(one), status=one.status, meta=one.meta)
