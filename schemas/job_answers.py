@@ -87,6 +87,20 @@ class JobsAnswer(QueryAnswer, frozen=True, kw_only=True):
     total: int = 0
 
 
+class JobLink(Wire, frozen=True, omit_defaults=False):
+    """A link that is shown with a job; `url` begins with http or https."""
+
+    label: str
+    url: str
+
+
+class JobDescription(Wire, frozen=True, omit_defaults=False):
+    """What the `ui` block of a job says about it."""
+
+    description: str = ""
+    links: tuple[JobLink, ...] = ()
+
+
 class JobAnswer(QueryAnswer, frozen=True, kw_only=True):
     """`query.job`. `placed`: allocations of the newest version that should run, or ran to completion, by group."""
 
@@ -100,6 +114,8 @@ class JobAnswer(QueryAnswer, frozen=True, kw_only=True):
     rollout: Rollout = Rollout()
     #: JSON paths of what the job asks for and does not get, because it was accepted without.
     unbuilt: tuple[str, ...] = ()
+    #: null: the job has no `ui` block.
+    ui: JobDescription | None = None
     #: null: the job is not periodic.
     periodic: PeriodicShown | None = None
     #: null: the job is not dispatched.

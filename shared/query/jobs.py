@@ -19,6 +19,7 @@ from shared.core.runtime.replica import Replica
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job
 from shared.errors import CommandInvalid
+from shared.jobspec.checks.job_description import job_description
 from shared.jobspec.submission import accepted_unbuilt
 from shared.query import projections
 from shared.query.evaluation_index import EvaluationIndex
@@ -112,6 +113,7 @@ class JobAnswers:
         rows = self._state.allocations.rows_of(job.id)
         shown = page_rows(projections.display_order(self._state, rows), query)
         children = children_of(self._state, job.id)
+        spec = self._state.jobs.spec(job.id, job.version) or b"{}"
         return JobAnswer(
             **answer_position(self._replica),
             job=line,
@@ -127,7 +129,8 @@ class JobAnswers:
                 for key in self._histories.of_job(job.id, EVALUATIONS_SHOWN)
             ),
             rollout=rollout,
-            unbuilt=accepted_unbuilt(self._state.jobs.spec(job.id, job.version) or b"{}"),
+            unbuilt=accepted_unbuilt(spec),
+            ui=job_description(spec),
             periodic=periodic_shown(self._state, job),
             parameterized=job.parameterized,
             children=self._with_rollouts(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from schemas.answers import Counts
-from schemas.job_answers import JobAnswer, JobLine, PeriodicShown
+from schemas.job_answers import JobAnswer, JobDescription, JobLine, PeriodicShown
 from schemas.jobs import ErrorDetail
 from schemas.projections import AllocSummary, EvalSummary, GroupSummary, Rollout
 from services.cli.runtime.output import CommandOutput, short_id
@@ -133,6 +133,15 @@ def _print_children(out: CommandOutput, answer: JobAnswer, now_ns: int) -> None:
     print_cut(out, len(answer.children), answer.children_total, "children")
 
 
+def _description(ui: JobDescription | None) -> list[tuple[str, str]]:
+    """What the job says about itself, on one line each."""
+    if ui is None:
+        return []
+    text = " ".join(ui.description.split())
+    links = [("Link", f"{one.label}: {one.url}") for one in ui.links]
+    return [*([("Description", text)] if text else []), *links]
+
+
 def print_job(out: CommandOutput, answer: JobAnswer, *, verbose: bool) -> None:
     """One job: summary, groups, what waits, allocations, evaluations."""
     one, rollout = answer.job, answer.rollout
@@ -151,6 +160,7 @@ def print_job(out: CommandOutput, answer: JobAnswer, *, verbose: bool) -> None:
             ("Version", str(one.version)),
             *_deployment(rollout),
             ("Modify index", str(one.modify_index)),
+            *_description(answer.ui),
         ]
     )
     if answer.periodic is not None:

@@ -13,6 +13,7 @@ from shared.jobspec.checks.error_list import DURATION_NS_MAX, JOB_COUNT_MAX, Err
 from shared.jobspec.checks.gates import check_gates
 from shared.jobspec.checks.identifiers import id_error, name_error
 from shared.jobspec.checks.identities import check_identities
+from shared.jobspec.checks.job_description import check_description
 from shared.jobspec.checks.launches import check_launches
 from shared.jobspec.checks.lifecycle import check_lifecycle
 from shared.jobspec.checks.placement import check_placement
@@ -72,6 +73,8 @@ def job_errors(job: JobSpec, unbuilt: list[ErrorDetail] | None = None) -> tuple[
     check_placement(faults, job)
     if job.reschedule is not None:
         _reschedule(faults, job.reschedule, "Job.Reschedule")
+    if job.ui is not None:
+        check_description(faults, job.ui)
     _groups(faults, job)
     check_templates(faults, job)
     check_secrets(faults, job)

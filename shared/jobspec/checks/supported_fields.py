@@ -39,7 +39,7 @@ SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
         (
             *("ID", "Name", "Type", "Priority", "Datacenters", "NodePool", "AllAtOnce"),
             *("Constraints", "Affinities", "Spreads", "TaskGroups", "Reschedule", "Meta"),
-            *("Update", "Migrate", "SchedulerAlgorithm", "Periodic", "ParameterizedJob"),
+            *("Update", "Migrate", "SchedulerAlgorithm", "Periodic", "ParameterizedJob", "UI"),
         )
     ),
     TaskGroup: frozenset(

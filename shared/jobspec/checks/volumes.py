@@ -18,6 +18,12 @@ _PATH_CHARS_MAX = 1_024
 #: What a task has there already, and what is the kernel's.
 _TAKEN = ("/", "/alloc", "/local", "/secrets", "/tmp", "/dev", "/proc", "/sys", "/etc")  # noqa: S108
 _KERNELS = ("/dev/", "/proc/", "/sys/")
+#: What a destination may refer to, and where that is in a task that has a view of its own.
+_DIRECTORIES = {
+    "${NOMAD_TASK_DIR}": "/local",
+    "${NOMAD_ALLOC_DIR}": "/alloc",
+    "${NOMAD_SECRETS_DIR}": "/secrets",
+}
 
 
 def check_volumes(faults: ErrorList, job: JobSpec, group: TaskGroup, path: str) -> None:
@@ -82,8 +88,10 @@ def destination_error(text: str) -> str:
     """Say why nothing can be mounted there; empty: it can."""
     if not text:
         return "is required"
-    if len(text) > _PATH_CHARS_MAX or not text.isprintable() or "${" in text:
-        return f"at most {_PATH_CHARS_MAX} printable characters are allowed, and no ${{…}}"
+    if len(text) > _PATH_CHARS_MAX or not text.isprintable():
+        return f"at most {_PATH_CHARS_MAX} printable characters are allowed"
+    if "${" in mount_place(text):
+        return f"may begin with {', '.join(_DIRECTORIES)}, and refer to nothing else"
     if ".." in text.split("/"):
         return f"{text[:80]!r} must not contain .."
     place = mount_place(text)
@@ -93,5 +101,8 @@ def destination_error(text: str) -> str:
 
 
 def mount_place(destination: str) -> str:
-    """Where a mount is in the task: always from its root."""
+    """Where a mount is in the task: always from its root, or below a directory that it begins with."""
+    for reference, directory in _DIRECTORIES.items():
+        if destination == reference or destination.startswith(f"{reference}/"):
+            destination = directory + destination.removeprefix(reference)
     return normpath("/" + destination.lstrip("/"))

@@ -135,7 +135,7 @@ _MOUNT = option_table(
     Option("source", "text", "path or volume's name"),
     Option("target", "text", "path inside"),
     Option("readonly", "flag", "mount read-only"),
-    Option("bind_options", "blocks", "propagation: only private or rprivate"),
+    Option("bind_options", "blocks", "propagation: private, slave or shared, with or without r"),
     Option("tmpfs_options", "blocks", "size in bytes, mode"),
     Option("volume_options", "blocks", "no_copy"),
 )
@@ -156,6 +156,10 @@ _DEVICE = option_table(
 _ENGINE_SOCKETS = ("docker.sock", "containerd.sock", "podman.sock", "crio.sock")
 
 
+#: How mounts below a bind are shared between node and container.
+_PRIVATE, _SHARING = ("private", "rprivate"), ("slave", "rslave", "shared", "rshared")
+
+
 class DockerMount(msgspec.Struct, frozen=True, kw_only=True):
     """One mount. `kind`: bind, tmpfs or volume. Units: bytes."""
 
@@ -169,6 +173,8 @@ class DockerMount(msgspec.Struct, frozen=True, kw_only=True):
     no_copy: bool = False
     #: from `volumes`: a source that is not there is made as a directory.
     makes_source: bool = False
+    #: of a bind: rslave, rshared, slave or shared; empty: private.
+    propagation: str = ""
 
     @property
     def is_engine_socket(self) -> bool:
@@ -425,7 +431,7 @@ def _volume(text: str, path: str, faults: list[OptionDiagnostic]) -> DockerMount
     if len(parts) not in {2, 3} or not parts[0] or not parts[1]:
         faults.append(OptionDiagnostic(path, f"must be source:target[:ro], was {text[:80]!r}"))
         return None
-    if unknown := sorted(flags - {"ro", "rw", "z", "Z", "private", "rprivate", "nocopy"}):
+    if unknown := sorted(flags - {"ro", "rw", "z", "Z", "nocopy", *_PRIVATE, *_SHARING}):
         faults.append(OptionDiagnostic(path, f"{unknown[0][:40]!r} is not supported for a volume"))
         return None
     named = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", parts[0]) is not None
@@ -437,7 +443,11 @@ def _volume(text: str, path: str, faults: list[OptionDiagnostic]) -> DockerMount
         target=parts[1],
         readonly="ro" in flags,
         makes_source=True,
+        propagation=next((one for one in sorted(flags) if one in _SHARING), ""),
     )
+    if text := _propagation_error(mount):
+        faults.append(OptionDiagnostic(path, text))
+        return None
     return _check_mount(mount, faults)
 
 
@@ -448,10 +458,6 @@ def _mount(block: dict[str, Any], path: str, faults: list[OptionDiagnostic]) -> 
     kind = values.get("type") or "volume"
     tmpfs = _inner(values, "tmpfs_options", _TMPFS, path=path, faults=faults)
     volume = _inner(values, "volume_options", _VOLUME, path=path, faults=faults)
-    for options in values.get("bind_options", ()):
-        if options.get("propagation") not in (None, "", "private", "rprivate"):
-            text = "mount propagation between node and containers is not supported"
-            faults.append(OptionDiagnostic(f"{path}.bind_options.propagation", text))
     if len(faults) > before:
         return None
     mount = DockerMount(
@@ -463,8 +469,29 @@ def _mount(block: dict[str, Any], path: str, faults: list[OptionDiagnostic]) -> 
         size_bytes=tmpfs.get("size", 0),
         mode=tmpfs.get("mode", 0),
         no_copy=volume.get("no_copy", False),
+        propagation=_propagation(values),
     )
+    if text := _propagation_error(mount):
+        faults.append(OptionDiagnostic(f"{path}.bind_options.propagation", text))
+        return None
     return _check_mount(mount, faults)
+
+
+def _propagation(values: dict[str, Any]) -> str:
+    said = [str(one.get("propagation") or "") for one in values.get("bind_options", ())]
+    return said[-1] if said and said[-1] not in _PRIVATE else ""
+
+
+def _propagation_error(mount: DockerMount) -> str:
+    """Say why mounts below it cannot be shared with the node; empty: they can, or are not."""
+    mode = mount.propagation
+    if mode not in {"", *_SHARING}:
+        return f"must be one of {', '.join((*_PRIVATE, *_SHARING))}, was {mode[:40]!r}"
+    if mode and (mount.kind != "bind" or not mount.source.startswith("/")):
+        return f"{mode} needs a bind from a full path of the node"
+    if mode and mount.readonly:
+        return f"{mode} is not built for a read-only mount: what is mounted later would be writable"
+    return ""
 
 
 def _inner(

@@ -106,6 +106,36 @@ def test_volumes_in_nomads_shorthand() -> None:
     assert "another mount" in faults(volumes=["a:/b", "c:/b/"])
 
 
+@pytest.mark.parametrize("mode", ["slave", "rslave", "shared", "rshared"])
+def test_a_bind_of_the_node_may_share_what_is_mounted_below_it(mode: str) -> None:
+    """As a block and in the shorthand; the engine refuses it where the directory is in no shared mount of the node."""
+    block = {"type": "bind", "source": "/srv", "target": "/a"}
+    shared = {**block, "bind_options": [{"propagation": mode}]}
+    found, wrong = read_docker({"image": "i", "mount": [shared], "volumes": [f"/srv:/b:{mode}"]})
+    assert not wrong
+    assert sorted(one.propagation for one in found.mounts) == [mode, mode]
+    private, wrong = read_docker(
+        {"image": "i", "mounts": [{**block, "bind_options": {"propagation": "rprivate"}}]}
+    )
+    assert not wrong and private.mounts[0].propagation == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"bind_options": [{"propagation": "both"}]}, "must be one of private, rprivate, slave"),
+        ({"bind_options": [{"propagation": "rshared"}], "readonly": True}, "read-only mount"),
+        ({"bind_options": [{"propagation": "rslave"}], "source": "./a"}, "from a full path"),
+        ({"bind_options": [{"propagation": "rslave"}], "type": "volume"}, "needs a bind"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(options: dict[str, Any], text: str) -> None:
+    """An unknown mode, a read-only mount, and places of the task itself."""
+    block = {"type": "bind", "source": "/srv", "target": "/a", **options}
+    assert text in faults(mount=[block])
+    assert "read-only mount" in faults(volumes=["/srv:/b:ro,rslave"])
+
+
 @pytest.mark.parametrize(
     "target", ["/", "/proc", "/proc/1", "/sys", "/dev", "/alloc", "/x/../dev", "rel"]
 )

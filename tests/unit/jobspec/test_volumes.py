@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from schemas.jobs import ResourceAsk
-from shared.jobspec.checks.volumes import destination_error
+from shared.jobspec.checks.volumes import destination_error, mount_place
 from shared.jobspec.files.load import load_file
 from shared.jobspec.submission import read_submission
 
@@ -43,6 +43,9 @@ def test_a_host_volume_and_its_mount_are_accepted() -> None:
         ({"mount": MOUNT % 'selinux_label = "q"'}, "SELinuxLabel"),
         ({"mount": MOUNT.replace("/data", "/data/../..") % ""}, "Destination"),
         ({"mount": MOUNT.replace("/data", "/proc/x") % ""}, "Destination"),
+        ({"mount": MOUNT.replace("/data", "${meta.a}/x") % ""}, "Destination"),
+        ({"mount": MOUNT.replace("/data", "/x/${NOMAD_TASK_DIR}") % ""}, "Destination"),
+        ({"mount": MOUNT.replace("/data", "${NOMAD_SECRETS_DIR}") % ""}, "Destination"),
         ({"mount": MOUNT % "" + "\n" + MOUNT % ""}, "Destination"),
         ({"volume": VOLUME.replace('"data"', '"a b"') % ""}, "Source"),
         ({"driver": "raw_exec"}, "VolumeMounts"),
@@ -52,6 +55,21 @@ def test_mounts_that_cannot_be_are_faults(more: dict[str, Any], field: str) -> N
     """S69: undeclared, wrong propagation or label, a place that is taken, a driver without mounts."""
     found = faults(**more)
     assert field in {one for one, _ in found}, found
+
+
+@pytest.mark.parametrize(
+    ("destination", "place"),
+    [
+        ("${NOMAD_TASK_DIR}/a", "/local/a"),
+        ("${NOMAD_ALLOC_DIR}/a/", "/alloc/a"),
+        ("${NOMAD_SECRETS_DIR}/x/y", "/secrets/x/y"),
+        ("data", "/data"),
+    ],
+)
+def test_a_destination_may_be_below_a_directory_of_the_task(destination: str, place: str) -> None:
+    """References to the three directories mean their places inside, for every driver that mounts."""
+    assert faults(mount=MOUNT.replace("/data", destination) % "") == []
+    assert mount_place(destination) == place
 
 
 @pytest.mark.parametrize(

@@ -356,7 +356,7 @@ def _mounts(options: DockerOptions, run: DriverRun, sources: MountSources) -> li
         }
         if mount.kind == "bind":
             one["Source"] = sources.source(mount)
-            one["BindOptions"] = {"Propagation": "rprivate"}
+            one["BindOptions"] = {"Propagation": mount.propagation or "rprivate"}
         elif mount.kind == "volume":
             one["Source"] = mount.source
             one["VolumeOptions"] = {"NoCopy": mount.no_copy}

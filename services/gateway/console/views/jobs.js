@@ -84,6 +84,8 @@ async function overview(found, offset, at, signal) {
     found.waiting.length > 0 && section("Waiting", h("ul.reasons", {}, found.waiting.map((/** @type {any} */ one) =>
       h("li", {}, `${plain(one.group)}: ${one.n} without a place (${plain(one.class)}, ${one.decided_seq ? `decided at seq ${one.decided_seq}` : "not decided yet"}). `, one.reasons.map((/** @type {string} */ text) => `${plain(text)}. `),
         evaluation(one.eval_id))))),
+    found.ui && section("About", found.ui.description && h("p", {}, plain(found.ui.description)), found.ui.links.length > 0 && h("ul", {}, found.ui.links.map((/** @type {any} */ one) =>
+      h("li", {}, h("a", { href: one.url, rel: "noopener noreferrer", target: "_blank" }, plain(one.label)))))),
     found.unbuilt.length > 0 && section("Not built, ignored", h("ul", {}, found.unbuilt.map((/** @type {string} */ text) => h("li", {}, plain(text))))),
     section("Groups", table("Groups", ["Group", { title: "Wanted", number: true }, "Allocations", ...(canChange(at) ? ["Scale"] : [])],
       Object.entries(found.groups).map(([name, one]) => [plain(name), one.desired, tally(one), ...(canChange(at) ? [active ? h("span.dim", {}, "after the deployment") : scale(found.job, name, one.desired)] : [])]))),
