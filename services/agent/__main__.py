@@ -15,7 +15,9 @@ from typing import cast
 import msgspec
 import structlog
 
+from schemas.envelope import ENCODER
 from schemas.nodes import NodeSpec, Pool
+from schemas.usage import UsageMinute
 from services.agent.devices.device_plugins import (
     BuiltinPlugin,
     DevicePlugins,
@@ -84,6 +86,7 @@ from shared.core.runtime.input_specs import ARTIFACT
 from shared.core.runtime.role import Role
 from shared.errors import CaravanError, ConfigInvalid
 from shared.extras import missing_extra
+from shared.protocol import subjects
 
 _CORE_MAX = 65_535
 log = structlog.get_logger()
@@ -392,10 +395,20 @@ def _warn_of_torn_journal(home: DataDir) -> None:
 
 
 def _beside(
-    finder: FingerprintRefresher, data: ClusterData, executors: Sequence[TaskExecutor]
+    node_id: str,
+    finder: FingerprintRefresher,
+    data: ClusterData,
+    executors: Sequence[TaskExecutor],
 ) -> SideTask:
     async def beside(shell: Shell) -> None:
         data.tokens.bus = lambda: shell.bus
+
+        def publish(minute: UsageMinute) -> None:
+            # Without an answer: a minute that is lost is a gap.
+            if shell.bus is not None:
+                shell.bus.send(subjects.usage(node_id), ENCODER.encode(minute))
+
+        executors[0].usage.publish_minutes(node_id, publish)
         await asyncio.gather(
             finder.watch(
                 lambda one: shell.inject([one]), lambda: sum(executors[0].disk_mib().values())
@@ -506,7 +519,7 @@ def main() -> int:
         settings,
         node_id=own.node_id,
         performers_of=_performers(make, executors),
-        side_task=_beside(finder, data, executors),
+        side_task=_beside(own.node_id, finder, data, executors),
         before_end=_leave(own, agent, executors) if own.end_tasks else None,
         carriers={SOURCE: hands.carry},
         given=given,

@@ -13,6 +13,7 @@ import duckdb
 import msgspec
 import numpy as np
 
+from schemas.usage import UsageMinute
 from shared.archive.fact_extractor import FactExtractor
 from shared.archive.intervals import OPEN_END, OpenIntervals
 from shared.archive.table_buffers import (
@@ -31,6 +32,14 @@ _PLACE = re.compile(r"LINE (\d+): ")
 
 #: Types whose values Python cannot hold: with a zone (by a module that is not ours), and with nanoseconds.
 _UNREADABLE = re.compile(r"\bTIMESTAMP WITH TIME ZONE\b|\bTIMESTAMP_NS\b")
+
+
+#: What tasks used: of the live bus, not of the log.
+MINUTE_COLUMNS = {
+    **dict.fromkeys(("node_id", "alloc_id", "task"), "VARCHAR"),
+    **dict.fromkeys(("at_s", "samples", "cpu_millicores", "cpu_peak_millicores"), "BIGINT"),
+    **dict.fromkeys(("memory_bytes", "throttled_ms", "oom_kills"), "BIGINT"),
+}
 
 
 class SqlInvalid(CaravanError):
@@ -63,6 +72,8 @@ class FactDatabase:
             columns = ", ".join(f'"{column}" {sql_type(kind)}' for column, kind in types.items())
             self._run(f"CREATE TABLE tail.{name} ({columns})")
         self._run("CREATE TABLE tail.bases (first_seq BIGINT)")
+        columns = ", ".join(f'"{name}" {kind}' for name, kind in MINUTE_COLUMNS.items())
+        self._run(f"CREATE TABLE facts.task_minutes ({columns})")
 
     def take(self, facts: FactExtractor) -> None:
         """Take over what the buffers hold, and empty them."""
@@ -80,6 +91,21 @@ class FactDatabase:
                 "SELECT DISTINCT code, text FROM tail.words ANTI JOIN facts.texts USING (code)"
             )
             self._run(f"INSERT INTO facts.texts {missing}")
+
+    def take_usage(self, minutes: Iterable[UsageMinute]) -> None:
+        """Add what tasks used; rows of a minute whose columns differ in length are left out."""
+        rows = [row for one in minutes for row in _minute_rows(one)]
+        if not rows:
+            return
+        columns = {
+            name: np.array(
+                [row[at] for row in rows], dtype=np.int64 if kind == "BIGINT" else object
+            )
+            for at, (name, kind) in enumerate(MINUTE_COLUMNS.items())
+        }
+        with _registered(self._connection, columns, ()):
+            told = ", ".join(f'"{name}"::{kind}' for name, kind in MINUTE_COLUMNS.items())
+            self._run(f"INSERT INTO facts.task_minutes SELECT {told} FROM _buffer")
 
     def lock_sources(
         self, segments: Mapping[str, Sequence[Path]], bases: Sequence[int] | None = ()
@@ -264,6 +290,15 @@ def _registered(
     finally:
         connection.unregister("_buffer")
         connection.unregister("_words")
+
+
+def _minute_rows(one: UsageMinute) -> Iterable[tuple[object, ...]]:
+    figures = (one.samples, one.cpu_millicores, one.cpu_peak_millicores)
+    columns = (one.allocs, one.tasks, *figures, one.memory_bytes, one.throttled_ms, one.oom_kills)
+    if len({len(column) for column in columns}) > 1:
+        return
+    for alloc, task, *values in zip(*columns, strict=True):
+        yield one.node_id, alloc, task, one.at_s, *values
 
 
 def _insert_select(name: str) -> str:

@@ -106,6 +106,11 @@ SELECT _id(p.id_high, p.id_low) AS id, p.job_id, p.group_name, p.node_id, t.seq,
     one.value->>'$.events[#-1].kind' AS last_event, one.value->>'$.events[#-1].message' AS last_message, t.key
 FROM facts.tasks t JOIN facts.placements p ON p.key = t.key, json_each(TRY_CAST(t.tasks AS JSON)) one;
 
+CREATE VIEW task_usage AS
+SELECT m.alloc_id AS id, p.job_id, p.group_name, m.node_id, m.task, make_timestamp(m.at_s * 1000000) AS time, m.samples,
+    m.cpu_millicores, m.cpu_peak_millicores, m.memory_bytes, m.throttled_ms, m.oom_kills
+FROM facts.task_minutes m LEFT JOIN facts.placements p ON _id(p.id_high, p.id_low) = m.alloc_id;
+
 CREATE VIEW nodes AS
 SELECT node_id, name, datacenter, node_pool, node_class, status, eligible, draining, cpu_mhz, memory_mib, disk_mib,
     reason, seq AS from_seq, to_seq, at_ns(t_ns) AS from_time, at_ns(to_ns) AS to_time,

@@ -43,6 +43,7 @@ from schemas.submissions import (
     JobText,
     KeptAck,
 )
+from schemas.usage import UsageMinute
 from schemas.variables import (
     DeleteVariableRequest,
     GetVariableRequest,
@@ -414,6 +415,16 @@ def _leases_and_liveness() -> tuple[Subject, ...]:
             what="The node is alive. A change of its state is an event, silence is not.",
         ),
         Subject(
+            made_by="usage",
+            address=_parameterized(subjects.usage("NODE")),
+            says="the agent of that node, each minute in which a task runs",
+            subscriber="any client, by direct get: `caravan sql`",
+            message_type=UsageMinute,
+            stream="USAGE",
+            kept="in memory, a day, at most 256 MiB, the oldest leave first",
+            what="What the tasks of the node used in a minute.",
+        ),
+        Subject(
             made_by="gauge",
             address=_parameterized(subjects.gauge("GAUGE")),
             says=ANY_CLIENT,
@@ -478,6 +489,7 @@ PATTERNS: tuple[SubjectPattern, ...] = tuple(
         ("NODE_VARIABLES", "what all nodes ask about variables: what the keeper listens on"),
         ("NODE_IDENTITIES", "what all nodes ask to be signed: what the keeper listens on, too"),
         ("HEARTBEATS", "heartbeats of all nodes"),
+        ("USAGES", "what the tasks of all nodes used: what USAGE holds"),
         ("GAUGES", "values of all gauges: what the timekeeper listens on"),
         ("PRESENCES", "presence of all instances"),
         ("presences", "presence of a role's instances"),
@@ -515,7 +527,7 @@ PATTERNS: tuple[SubjectPattern, ...] = tuple(
         ),
         ("js_message_get", "JetStream: one message from the stream's leader"),
         ("js_message_delete", "JetStream: release a leadership"),
-        ("js_direct_get", "JetStream: read LOG, NODE, VIEW and SNAP from any replica"),
+        ("js_direct_get", "JetStream: read LOG, NODE, VIEW, SNAP and USAGE from any replica"),
         ("js_consumer_create", "JetStream: create a consumer"),
         ("js_consumer_next", "JetStream: pull messages"),
         ("SYS_JETSTREAM", "the plan applier asks the server whether it fsyncs"),

@@ -201,6 +201,14 @@ def heartbeat(node_id: str) -> str:
 HEARTBEATS = "hb.*"
 
 
+def usage(node_id: str) -> str:
+    """What the tasks of one node used, a minute a message."""
+    return f"usage.{id_token(node_id)}"
+
+
+USAGES = "usage.*"
+
+
 def gauge(name: str) -> str:
     """The value of a gauge, never stored; names may have dots."""
     return f"gauge.{name}"

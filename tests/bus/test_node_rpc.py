@@ -260,7 +260,7 @@ def test_files_of_an_allocation(up: Up, tmp_path: Path) -> None:
 
 
 def test_what_is_used_is_told(up: Up, tmp_path: Path) -> None:
-    """`alloc stats` and `node status --stats` show each task that runs."""
+    """`alloc stats` and `node status --stats` show each task that runs; SQL has its minutes."""
     name = start(up, tmp_path, "busy", "while :; do :; done")
     node = allocs(up, "busy")[0]["node"]
 
@@ -283,6 +283,17 @@ def test_what_is_used_is_told(up: Up, tmp_path: Path) -> None:
     code, answer = up.run("node", "status", node, "--stats")
     assert code == 0
     assert one["alloc_id"] in {task["alloc_id"] for task in answer["stats"]["tasks"]}
+    minutes = (
+        "SELECT task, node_id, samples, cpu_peak_millicores FROM task_usage WHERE job_id = 'busy'"
+    )
+
+    def kept() -> list[dict[str, Any]]:
+        code, answer = up.run("sql", minutes)
+        assert code == 0, answer
+        return [row for row in answer["rows"] if row["samples"] and row["cpu_peak_millicores"]]
+
+    up.until(lambda: bool(kept()), "a minute that is over")
+    assert {(row["task"], row["node_id"]) for row in kept()} == {("server", node)}
     up.documented("job", "stop", "busy")
 
 

@@ -577,6 +577,18 @@ class InstanceShown(msgspec.Struct, frozen=True, kw_only=True):
     unhealthy: str = ""
 
 
+class JobLink(msgspec.Struct, frozen=True, kw_only=True):
+    """A link that is shown with a job; `url` begins with http or https."""
+    label: str
+    url: str
+
+
+class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """What the `ui` block of a job says about it."""
+    description: str = ""
+    links: tuple[JobLink, ...] = ()
+
+
 class JobLine(msgspec.Struct, frozen=True, kw_only=True):
     """A job in one line. `status`: pending, running or dead."""
     id: str
@@ -702,6 +714,8 @@ class JobAnswer(msgspec.Struct, frozen=True, kw_only=True):
     rollout: Rollout = msgspec.field(default_factory=lambda: Rollout())
     #: JSON paths of what the job asks for and does not get, because it was accepted without.
     unbuilt: tuple[str, ...] = ()
+    #: null: the job has no `ui` block.
+    ui: JobDescription | None = None
     #: null: the job is not periodic.
     periodic: PeriodicShown | None = None
     #: null: the job is not dispatched.

@@ -1,7 +1,7 @@
 """Measures what running tasks use, every ten seconds, and keeps the last hour of each in memory.
 
 Decides how often and how long. A driver that hangs or fails leaves a gap of its own task's alone. Nothing of it is
-in the journal or the log: another life of the agent begins anew.
+in the journal or the log: another life of the agent begins anew. Each minute goes to the bus: `usage_minutes.py`.
 """
 
 import asyncio
@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from schemas.node_rpc import TaskHistory
+from schemas.usage import UsageMinute
 from services.agent.drivers.driver import Driver, DriverRun, TaskUsage
+from services.agent.executor.usage_minutes import UsageMinutes
 from shared.usage_histogram import histogram, to_wire
 
 SAMPLE_S = 10.0
@@ -40,6 +42,8 @@ class Spent:
         self.cpu_ns = cpu_ns
         self.throttled_ns = throttled_ns
         self.oom_kills = oom_kills
+        #: between the two measurements; 0: there was none before, and all since the start of the run is counted.
+        self.passed_s = 0.0
 
     def add(self, one: "Spent") -> None:
         """Add another."""
@@ -78,8 +82,8 @@ class UsageSeries:
         self.throttled_ns += spent.throttled_ns
         self.oom_kills += spent.oom_kills
         if before is not None:
-            passed_s = max(at_s - before.at_s, 1e-3)
-            self._add(at_s, round(spent.cpu_ns / 1e6 / passed_s), used.memory_bytes)
+            spent.passed_s = max(at_s - before.at_s, 1e-3)
+            self._add(at_s, round(spent.cpu_ns / 1e6 / spent.passed_s), used.memory_bytes)
         return spent
 
     def _add(self, at_s: float, millicores: int, memory: int) -> None:
@@ -118,7 +122,13 @@ class UsageSampler:
         self._runs = runs
         self._series: dict[_Name, UsageSeries] = {}
         self._spent = Spent()
+        self._minutes: UsageMinutes | None = None
+        self._publish: Callable[[UsageMinute], object] | None = None
         self.is_running = False
+
+    def publish_minutes(self, node_id: str, publish: Callable[[UsageMinute], object]) -> None:
+        """Hand over each minute of this node once it is over."""
+        self._minutes, self._publish = UsageMinutes(node_id), publish
 
     async def run(self) -> None:
         """Measure while any task runs."""
@@ -128,20 +138,44 @@ class UsageSampler:
                 await asyncio.sleep(SAMPLE_S)
         finally:
             self.is_running = False
+            if self._minutes is not None:
+                self._hand_over(self._minutes.end())
 
     async def measure(self) -> None:
         """Measure once what runs."""
         runs = self._runs()[:TASKS_MAX]
         found = await measure_all(runs)
         now_s = time.time()
+        if self._minutes is not None:
+            self._hand_over(self._minutes.begin(now_s))
         for (_, _, run), (_, used) in zip(runs, found, strict=True):
             if isinstance(used, TaskUsage):
                 # Taken out and put in: what ended longest ago stands first.
                 series = self._series.pop((run.alloc_id, run.task), None) or UsageSeries()
                 self._series[run.alloc_id, run.task] = series
-                self._spent.add(series.take(run.number, now_s, used))
+                spent = series.take(run.number, now_s, used)
+                self._spent.add(spent)
+                self._note((run.alloc_id, run.task), used, spent)
         while len(self._series) > TASKS_MAX:
             del self._series[next(iter(self._series))]
+
+    def _note(self, name: _Name, used: TaskUsage, spent: Spent) -> None:
+        if self._minutes is None:
+            return
+        # What a run did before its first measurement may be of an earlier life of the agent.
+        counts = spent if spent.passed_s else Spent()
+        self._minutes.add(
+            name,
+            used.memory_bytes,
+            cpu_ns=counts.cpu_ns,
+            passed_s=counts.passed_s,
+            throttled_ns=counts.throttled_ns,
+            oom_kills=counts.oom_kills,
+        )
+
+    def _hand_over(self, minute: UsageMinute | None) -> None:
+        if minute is not None and self._publish is not None:
+            self._publish(minute)
 
     def histories(self, alloc_id: str) -> tuple[TaskHistory, ...]:
         """Summarize the last hour of the tasks of an allocation."""

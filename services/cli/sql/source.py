@@ -1,10 +1,16 @@
 """Where SQL queries read: an export, the live log, or both. The database is shared/archive's."""
 
+import contextlib
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
+import msgspec
+
+from schemas.bounds import bounded_decoder
+from schemas.usage import UsageMinute
 from services.cli.runtime.bus_client import with_bus
 from services.cli.runtime.export_client import open_export
 from services.cli.runtime.log_source import (
@@ -20,8 +26,15 @@ from shared.archive.database import FactDatabase, SqlInvalid, SqlResult
 from shared.archive.export import ExportReader, FactSpool
 from shared.archive.fact_extractor import FactExtractor
 from shared.bus.connection.public_client import Client
+from shared.bus.jetstream import streams
+from shared.bus.jetstream.direct_get import NoResponders, direct_get_batch
 from shared.core.runtime.messages import Record
-from shared.errors import LogDropped, LogError
+from shared.errors import BusUnavailable, LogDropped, LogError
+from shared.protocol import subjects
+
+#: What makes the stream of usage be read.
+_NAMES_USAGE = re.compile(r"\btask_usage\b", re.IGNORECASE)
+_MINUTE = bounded_decoder(UsageMinute)
 
 
 class SqlSource:
@@ -37,6 +50,8 @@ class SqlSource:
         self._directory = directory
         self._reading: ExportReader | None = None
         self._facts = FactExtractor()
+        #: the last message of USAGE that was read.
+        self._usage_seq = 0
         self._spool: tempfile.TemporaryDirectory[str] | None = None
         try:
             self._open()
@@ -64,6 +79,8 @@ class SqlSource:
 
     def ask(self, question: str, values: Sequence[object] = ()) -> SqlResult:
         """Answer one query; Ctrl-C ends it. Raises CliError."""
+        if self.is_live and _NAMES_USAGE.search(question):
+            self._read_usage()
         try:
             return interruptible(
                 lambda: self.database.ask(question, values), self.database.interrupt
@@ -110,6 +127,30 @@ class SqlSource:
         self.database.take(self._facts)
         self.seq = self._facts.replica.seq
         return spool
+
+    def _read_usage(self) -> None:
+        """Read the minutes that came since the last time."""
+
+        async def read(client: Client) -> list[UsageMinute]:
+            found: list[UsageMinute] = []
+            # A bus without the stream has none.
+            with contextlib.suppress(NoResponders):
+                while batch := await direct_get_batch(
+                    client.bus, streams.USAGE.name, self._usage_seq + 1, subject=subjects.USAGES
+                ):
+                    self._usage_seq = batch[-1].seq
+                    for one in batch:
+                        # Nodes write it: what is no minute is one that is missing.
+                        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                            found.append(_MINUTE.decode(one.data))
+            return found
+
+        try:
+            self.database.take_usage(with_bus(read))
+        except (CliError, BusUnavailable) as err:
+            problem = f"what tasks used could not be read: {err}"
+            if problem not in self.problems:
+                self.problems.append(problem)
 
     def _read(self, apply: Callable[[Record], None]) -> None:
         facts = self._facts

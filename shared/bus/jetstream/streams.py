@@ -241,6 +241,18 @@ KEYS = StreamConfig(
     allow_direct=True,
 )
 
+#: What tasks used, a minute of a node a message (docs/usage.md): the oldest goes first. Made by a view, not ensured: no
+#: role needs it.
+USAGE = StreamConfig(
+    name="USAGE",
+    subjects=(subjects.USAGES,),
+    storage="memory",
+    discard="old",
+    max_bytes=256 * MIB,
+    max_age=86_400 * SECOND_NS,
+    allow_direct=True,
+)
+
 #: Created by the first service that starts. DEAD and SNAP are durable, but nothing is lost when they start empty.
 ENSURED = (CMD, EVAL, NODE, VIEW, DEAD, SNAP, LEADER)
 

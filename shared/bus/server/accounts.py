@@ -289,6 +289,7 @@ def _own_publish(role: str) -> tuple[str, ...]:
                 subjects.js_direct_get(streams.NODE.name, ">"),
                 subjects.js_direct_get(streams.VIEW.name, ">"),
                 *_reads(streams.DEAD.name),
+                subjects.js_stream_create(streams.USAGE.name),
                 subjects.SNAPSHOTS,
                 subjects.js_stream_purge(streams.SNAP.name),
                 *_REPLIES,
@@ -344,6 +345,7 @@ def agent_user(node_id: str, password: str) -> BusUser:
         publish=(
             subjects.report(node_id),
             subjects.heartbeat(node_id),
+            subjects.usage(node_id),
             subjects.node_query(node_id),
             subjects.node_variables(node_id),
             subjects.node_identities(node_id),
@@ -396,6 +398,7 @@ def public_user(password: str, name: str = PUBLIC) -> BusUser:
             subjects.js_direct_get(streams.VIEW.name),
             subjects.js_direct_get(streams.VIEW.name, subjects.VIEWS),
             subjects.js_direct_get(streams.SNAP.name),
+            subjects.js_direct_get(streams.USAGE.name),
         ),
         subscribe=(subjects.VIEWS, f"{inbox_prefix(name)}.>"),
     )
@@ -422,6 +425,7 @@ def _exports() -> list[str]:
         subjects.NODE_IDENTITIES,
         subjects.REPORTS,
         subjects.HEARTBEATS,
+        subjects.USAGES,
         subjects.GAUGES,
         subjects.js_direct_get(streams.NODE.name, subjects.NODES),
         subjects.js_direct_get(streams.VIEW.name, subjects.VIEWS),
@@ -430,6 +434,7 @@ def _exports() -> list[str]:
         *(subjects.js_direct_get(subjects.log_stream(g)) for g in GENERATIONS),
         subjects.js_direct_get(streams.VIEW.name),
         subjects.js_direct_get(streams.SNAP.name),
+        subjects.js_direct_get(streams.USAGE.name),
     )
     return [
         *(_service(s) for s in one_answer),
@@ -443,6 +448,7 @@ def _node_imports() -> list[str]:
     asked = (
         subjects.REPORTS,
         subjects.HEARTBEATS,
+        subjects.USAGES,
         # The fleet's, which speaks for any node.
         subjects.query("job_version"),
         subjects.NODE_QUERIES,

@@ -1,6 +1,8 @@
 """What tasks use: files of cgroups of both versions, series of samples, and the suggestions made of them."""
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from schemas.base import MIB
 from schemas.node_rpc import StatsAnswer, TaskHistory, TaskUse
 from schemas.projections import AllocSummary
+from schemas.usage import UsageMinute
 from services.agent.drivers.driver import TaskUsage
 from services.agent.drivers.isolation.group_usage import (
     GroupUsage,
@@ -15,7 +18,8 @@ from services.agent.drivers.isolation.group_usage import (
     places_of_process,
     second_version,
 )
-from services.agent.executor.usage_sampler import SAMPLES_MAX, UsageSeries
+from services.agent.executor.usage_minutes import UsageMinutes
+from services.agent.executor.usage_sampler import SAMPLES_MAX, UsageSampler, UsageSeries
 from services.cli.job.usage import usage_lines
 from shared.usage_histogram import histogram, percentile, to_wire
 
@@ -149,3 +153,61 @@ def test_a_suggestion_leaves_headroom() -> None:
 def test_percentiles_of_one_value_are_that_value() -> None:
     """A task that always uses the same is suggested the same, with headroom."""
     assert percentile(histogram([8] * 100), 50) == 8
+
+
+def test_a_minute_is_handed_over_when_it_is_over() -> None:
+    """Each task has its mean, its peaks and what was counted; what a run did before its first measurement is left out."""
+    minutes = UsageMinutes("n1")
+    assert minutes.begin(121.0) is None
+
+    def add(task: str, memory: int, **more: Any) -> None:
+        counted = {"cpu_ns": 0, "passed_s": 0.0, "throttled_ns": 0, "oom_kills": 0, **more}
+        minutes.add(("a", task), memory, **counted)
+
+    add("web", 50, cpu_ns=9 * 10**12)
+    add("web", 90, cpu_ns=5_000_000_000, passed_s=10.0, throttled_ns=7_900_000, oom_kills=1)
+    add("db", 5)
+    assert minutes.begin(179.9) is None
+    add("web", 70, cpu_ns=1_000_000_000, passed_s=10.0, throttled_ns=2_000_000)
+    found = minutes.begin(180.0)
+    assert found == UsageMinute(
+        node_id="n1",
+        at_s=120,
+        allocs=("a", "a"),
+        tasks=("db", "web"),
+        samples=(1, 3),
+        cpu_millicores=(0, 300),
+        cpu_peak_millicores=(0, 500),
+        memory_bytes=(5, 90),
+        throttled_ms=(0, 9),
+        oom_kills=(0, 1),
+    )
+    assert minutes.begin(240.0) is None and minutes.end() is None
+    add("web", 1)
+    back = minutes.begin(60.0)
+    assert back is not None and back.at_s == 240
+
+
+def test_a_sampler_hands_over_its_last_minute_when_nothing_runs() -> None:
+    """The minute that has begun is not lost with the last task."""
+    runs: list[Any] = []
+    sampler, found = UsageSampler(lambda: runs), list[UsageMinute]()
+    sampler.publish_minutes("n1", found.append)
+    driver, run = _Steady(), SimpleNamespace(alloc_id="a", task="t", number=1)
+    runs.append((driver, None, run))
+
+    async def story() -> None:
+        await sampler.measure()
+        runs.clear()
+        await sampler.run()
+
+    asyncio.run(story())
+    assert sum(one.samples[0] for one in found) == 1
+    assert {(one.allocs, one.tasks, one.memory_bytes) for one in found} == {(("a",), ("t",), (7,))}
+
+
+class _Steady:
+    """A driver whose tasks use the same all the time."""
+
+    async def stats(self, _handle: object) -> TaskUsage:
+        return used(1, 7)
