@@ -60,7 +60,10 @@ def test_a_node_speaks_only_for_itself(bus: Bus) -> None:
             await settled(admin)
             before = await state_of_all(admin)
             heard.clear()
-            stolen = (subjects.report("n2"), subjects.heartbeat("n2"), subjects.node("n2"))
+            stolen = (
+                *(subjects.report("n2"), subjects.heartbeat("n2"), subjects.usage("n2")),
+                subjects.node("n2"),
+            )
             commands = [subjects.command(kind) for kind in subjects.COMMAND_KINDS]
             views = (subjects.view_job("j"), subjects.view_service("web"))
             for subject in (*stolen, *commands, TX, subjects.leases("w"), *views):
