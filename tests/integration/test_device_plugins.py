@@ -20,8 +20,6 @@ from shared.errors import ConfigInvalid
 from tests.bounds import until
 from tests.integration.device_programs import CARDS, QUICK, program
 
-pytestmark = pytest.mark.full("processes of plugins, not yet seen beside other tests")
-
 HELD = TaskLaunch(devices={"device.card": ("c0",)})
 
 
@@ -201,6 +199,15 @@ def test_an_unknown_device_fails_the_start(tmp_path: Path) -> None:
             reserve(found, launch=TaskLaunch(devices={"device.card": ("c9",)}))
         known = TaskLaunch(devices={"device.gpu": ("/dev/g0",), "seat": ("s1",)})
         assert reserve(found, launch=known).env == {}
+
+
+def test_the_devices_of_a_plugin_that_is_gone_fail_the_start(tmp_path: Path) -> None:
+    """Also of the last one: no task starts without a device that it was given."""
+    (tmp_path / "p").mkdir()
+    with plugins(tmp_path / "p", PluginLimits()) as found:
+        with pytest.raises(StartRefused, match=r"device.card 'c0' is unknown"):
+            reserve(found, launch=TaskLaunch(devices={"device.card": ("c0",)}))
+        assert reserve(found, launch=TaskLaunch(devices={"seat": ("s1",)})).env == {}
 
 
 def test_a_program_ends_with_its_agent(tmp_path: Path) -> None:

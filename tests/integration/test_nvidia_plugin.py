@@ -17,8 +17,6 @@ from shared.core.runtime.agent_messages import TaskLaunch
 from tests.bounds import until
 from tests.integration.device_programs import FAKE_NVML, QUICK
 
-pytestmark = pytest.mark.full("processes of plugins, not yet seen beside other tests")
-
 A100 = {
     "uuid": "GPU-a",
     "name": "NVIDIA A100",

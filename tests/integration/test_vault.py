@@ -33,10 +33,7 @@ from tests.integration.followed_node import FollowedNode, template
 from tests.integration.test_agent_adoption import started_and_orphaned
 from tests.integration.test_agent_directories import node_at
 
-pytestmark = [
-    pytest.mark.asyncio,
-    pytest.mark.full("a server and helpers of templates, not yet seen beside other tests"),
-]
+pytestmark = pytest.mark.asyncio
 FILE = "vault_token"
 
 
@@ -208,14 +205,18 @@ READ = '{{ with secret "secret/data/web" }}{{ .Data.data.v }}{{ end }}'
 async def test_a_start_waits_for_vault_and_says_so(
     vault: FakeVault, node: VaultNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sealed, failing or away: the start waits, an event says why; the answer ends the wait."""
+    """Sealed, failing, away, or a standby: the start waits, an event says why; the answer ends the wait."""
     monkeypatch.setattr(missing_data, "TELL_AFTER_S", 0.0)
     monkeypatch.setattr(vault_handler, "RESEND_FIRST_S", 0.01)
     vault.is_sealed = True
     node.prepare(block())
     text = "Missing: token (status 503: Vault is sealed), waits for Vault"
     await level(lambda: node.notes()[-1:] == [text], node.notes)
-    vault.is_sealed = False
+    # A redirect is not followed: the token would go to an address that nobody allowed.
+    vault.is_sealed, vault.fails["auth/jwt-nomad/login"] = False, 307
+    text = "status 307: redirected, name the active server"
+    await level(lambda: any(text in one for one in node.notes()), node.notes)
+    del vault.fails["auth/jwt-nomad/login"]
     await node.answer()
     assert node.token() == f"{PREFIX}.1"
 

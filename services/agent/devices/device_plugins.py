@@ -73,6 +73,8 @@ class DevicePlugins:
     ) -> None:
         self._folder = OperatorFolder(folder, SETTING)
         self._builtin = tuple(builtin)
+        #: without a plugin now there may have been one, whose devices a task still names.
+        self._may_have = bool(folder or self._builtin)
         self._limits = limits
         self._processes: dict[str, PluginProcess] = {}
         self._refused: dict[str, str] = {}
@@ -100,7 +102,7 @@ class DevicePlugins:
 
     async def reserve(self, driver: str, launch: TaskLaunch) -> DeviceReservation:
         """Ask plugins what a task needs for its devices. Raises StartRefused."""
-        if not self._processes:
+        if not self._processes and not self._may_have:
             return DeviceReservation()
         found = [await self._ask(name, ids) for name, ids in self._owners(launch.devices).items()]
         merged = DeviceReservation(
