@@ -57,6 +57,8 @@ from services.agent.fingerprint.pools import (
 from services.agent.fingerprint.refresh import FingerprintRefresher
 from services.agent.host_volumes import HostVolumes, read_host_volumes
 from services.agent.inputs.artifacts.settings import artifact_settings, bus_hosts
+from services.agent.inputs.disks.handler import DiskHandler
+from services.agent.inputs.disks.peers import BusPeers
 from services.agent.inputs.identities.handler import IdentityHandler, task_owner
 from services.agent.inputs.identities.keeper_tokens import KeeperTokens
 from services.agent.inputs.input_handler import InputHandler
@@ -71,8 +73,9 @@ from services.agent.inputs.vault.settings import VaultSettings, vault_settings
 from services.agent.network.group_networks import GroupNetworks
 from services.agent.network.settings import BridgeSettings, bridge_settings
 from services.agent.node_reconciler import AgentLimits
+from services.agent.node_rpc.disk_server import DiskServer
 from services.agent.node_rpc.server import NodeRpcServer
-from services.agent.role import Agent
+from services.agent.role import DISK_SOURCE, Agent
 from services.agent.run_as import run_as
 from services.agent.settings import PREFIX, AgentSettings, agent_settings
 from services.agent.tasks.operator_orders import SOURCE
@@ -127,6 +130,7 @@ class ClusterData:
         self.services = ServiceDirectory()
         self.variables = VariableDirectory(node_id, self._cluster_id)
         self.tokens = KeeperTokens(node_id, self._cluster_id)
+        self.disks = BusPeers(node_id)
 
     def _cluster_id(self) -> str:
         return "" if self.agent is None else self.agent.cluster_id
@@ -189,7 +193,9 @@ def _input_handlers(
     )
     identities = IdentityHandler(data.tokens, task_view(drivers), task_owner(drivers))
     secrets = SecretHandler(plugins, variables=data.variables, vault=known)
-    made = (identities, secrets, templates)
+    needs_landlock = artifacts.require == "landlock"
+    disks = DiskHandler(home, data.disks, needs_landlock=needs_landlock)
+    made = (identities, secrets, templates, disks)
     handlers: dict[str, InputHandler] = {one.kind: one for one in made}
     if found is not None:
         handlers[found.kind] = found
@@ -395,7 +401,7 @@ def _beside(
     finder: FingerprintRefresher, data: ClusterData, executors: Sequence[TaskExecutor]
 ) -> SideTask:
     async def beside(shell: Shell) -> None:
-        data.tokens.bus = lambda: shell.bus
+        data.tokens.bus = data.disks.bus = lambda: shell.bus
         await asyncio.gather(
             finder.watch(
                 lambda one: shell.inject([one]), lambda: sum(executors[0].disk_mib().values())
@@ -490,6 +496,7 @@ def main() -> int:
     _warn_of_torn_journal(home)
     executors: list[TaskExecutor] = []
     hands = _hands(own, home, directories, agent=agent, executors=executors)
+    disks = DiskServer(node_id=own.node_id, home=home, executor=lambda: executors[0])
 
     make = partial(
         TaskExecutor,
@@ -508,7 +515,7 @@ def main() -> int:
         performers_of=_performers(make, executors),
         side_task=_beside(finder, data, executors),
         before_end=_leave(own, agent, executors) if own.end_tasks else None,
-        carriers={SOURCE: hands.carry},
+        carriers={SOURCE: hands.carry, DISK_SOURCE: disks.carry},
         given=given,
         metrics=lambda: executors[0].usage.metrics() if executors else {},
     )
