@@ -35,7 +35,8 @@ class DiskSourceAnswer(Wire, frozen=True, kw_only=True, omit_defaults=False):
 class DiskAsk(Wire, frozen=True, kw_only=True):
     """`disk.<node>.<asker>.snapshot`: the data of an ended allocation, as a tar in Frames.
 
-    The archive holds `alloc/data`, and `<directory of the task>/local` for each of the tasks.
+    The archive holds `alloc/data`, and `<directory of the task>/local` for each of the tasks; its last
+    entry is an empty file `end`.
     """
 
     #: of the asker: the one that replaces `previous`.

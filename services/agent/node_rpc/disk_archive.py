@@ -13,6 +13,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from services.agent.inputs.disks.unpack_order import ARCHIVE_END
 from services.agent.safe_open import is_swapped, open_below, open_within
 from shared.errors import CommandInvalid
 from shared.protocol.id_tokens import id_token
@@ -22,7 +23,7 @@ CHUNK_BYTES = 256 * 1024
 #: Deeper directories end the archive with an error: the reader has the same limit.
 DEPTH_MAX = 64
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_END = bytes(2 * tarfile.BLOCKSIZE)
+_BLOCKS = bytes(2 * tarfile.BLOCKSIZE)
 
 
 def read_disk(top: Path, alloc_id: str, tasks: tuple[str, ...]) -> Iterator[bytes]:
@@ -43,7 +44,8 @@ def read_disk(top: Path, alloc_id: str, tasks: tuple[str, ...]) -> Iterator[byte
                 yield from _directory(fd, name, device)
             finally:
                 os.close(fd)
-        yield _END
+        yield tarfile.TarInfo(ARCHIVE_END).tobuf(tarfile.GNU_FORMAT)
+        yield _BLOCKS
     finally:
         os.close(alloc)
 

@@ -234,7 +234,9 @@ async def _answered(
         async with asyncio.timeout(UNPACK_S):
             line = await answering
     finally:
-        transport.abort()
+        # One that is closing ends with what it holds, or with the helper.
+        if not transport.is_closing():
+            transport.abort()
         answering.cancel()
         await asyncio.gather(answering, return_exceptions=True)
         await archive.aclose()

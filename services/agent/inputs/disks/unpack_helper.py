@@ -17,7 +17,12 @@ import msgspec
 from services.agent.drivers.isolation import landlock
 from services.agent.inputs.artifacts.fetch_order import FetchRefused
 from services.agent.inputs.artifacts.unpack import Unpacker
-from services.agent.inputs.disks.unpack_order import FileOwner, UnpackAnswer, UnpackOrder
+from services.agent.inputs.disks.unpack_order import (
+    ARCHIVE_END,
+    FileOwner,
+    UnpackAnswer,
+    UnpackOrder,
+)
 from services.agent.inputs.forking import serve
 from services.agent.inputs.helper_rights import UNPRIVILEGED_ID, give_up_rights
 
@@ -77,12 +82,17 @@ def _give_up_rights(order: UnpackOrder, parent_pid: int, directory: int) -> None
 def _unpacked(order: UnpackOrder, archive: BinaryIO) -> UnpackAnswer:
     Path("out").mkdir(mode=0o755)
     top = os.open("out", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    last = ""
     with Path("owners").open("wb") as owners:
 
         def note(parts: tuple[str, ...], one: tarfile.TarInfo) -> None:
+            nonlocal last
+            last = "/".join(parts)
+            if last == ARCHIVE_END:
+                return
             if not (0 <= one.uid <= _ID_MAX and 0 <= one.gid <= _ID_MAX):
-                raise FetchRefused(f"{'/'.join(parts)[:80]!r} has no valid owner")
-            line = FileOwner(one.uid, one.gid, one.mode & 0o777, os.fsencode("/".join(parts)))
+                raise FetchRefused(f"{last[:80]!r} has no valid owner")
+            line = FileOwner(one.uid, one.gid, one.mode & 0o777, os.fsencode(last))
             owners.write(msgspec.json.encode(line) + b"\n")
 
         unpacker = Unpacker(
@@ -94,4 +104,7 @@ def _unpacked(order: UnpackOrder, archive: BinaryIO) -> UnpackAnswer:
             note=note,
         )
         unpacker.unpack("tar", archive)
-    return UnpackAnswer(files=unpacker.entries, bytes=unpacker.written)
+    if last != ARCHIVE_END:
+        raise FetchRefused("the archive is not complete")
+    Path("out", ARCHIVE_END).unlink()
+    return UnpackAnswer(files=unpacker.entries - 1, bytes=unpacker.written)

@@ -5,6 +5,9 @@ The agent sets owners and modes of directories itself: the helper may not.
 
 import msgspec
 
+#: Last name of an archive, an empty file: readers of archives take a damaged header for the end of one.
+ARCHIVE_END = "end"
+
 
 class UnpackOrder(msgspec.Struct, frozen=True, kw_only=True):
     """One archive, a tar: comes as a second descriptor. The result is `out` in the directory of the first one."""
