@@ -165,7 +165,7 @@ class DiskHandler:
             async with asyncio.timeout(COPY_S):
                 answer = await self._unpack(staging, archive, spec.size_mib * MIB)
         except TimeoutError as err:
-            raise DiskRefused(f"not copied within {COPY_S:.0f} s") from err
+            raise DiskRefused("it was not copied and unpacked in time") from err
         if answer.reason:
             raise DiskRefused(answer.reason)
         await asyncio.to_thread(staging.complete)

@@ -15,6 +15,10 @@ from shared.bus.connection.node_stream import NodeStream, new_session_id
 from shared.errors import BusUnavailable, CommandInvalid
 from shared.protocol import subjects
 
+#: Of a frame in JSON, and of those that wait to be taken: more than a sender that keeps to the window sends.
+_FRAME_BYTES_MAX, _FRAMES_MAX = 64 * 1024, 128
+_CODE_CHARS_MAX, _TEXT_CHARS_MAX = 40, 300
+
 
 class DiskPeers(Protocol):
     """The view, and the agents of other nodes."""
@@ -72,5 +76,12 @@ class _Connection:
 
 
 class _DiskStream(NodeStream):
+    """The stream of a node that is not trusted: what it sends is bounded, whether it keeps to the window or not."""
+
     def fault(self, code: str, message: str, path: str = "") -> Exception:
-        return CommandInvalid(code, message, path)
+        return CommandInvalid(code[:_CODE_CHARS_MAX], message[:_TEXT_CHARS_MAX], path)
+
+    def _hear(self, subject: bytes, reply: bytes, headers: bytes, data: bytes) -> None:
+        # What is left out is a gap, and a gap ends the stream.
+        if len(data) <= _FRAME_BYTES_MAX and self._arrived.qsize() < _FRAMES_MAX:
+            super()._hear(subject, reply, headers, data)
