@@ -1,6 +1,8 @@
 """Disks that follow an allocation to another node: a real cluster of two agents, and what others may ask of them."""
 
 import asyncio
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,12 @@ KEEPS = (
     "echo $NOMAD_ALLOC_ID >> $NOMAD_ALLOC_DIR/data/lives; "
     "mkdir -p local/inner; chmod 700 local/inner; echo $NOMAD_ALLOC_ID >> local/inner/lives; "
     "ln -sf inner/lives local/link; exec sleep 1000"
+)
+#: Much data, and a mark behind it; a later life leaves what it finds.
+LARGE_BYTES = 100_000_000
+LARGE = (
+    f"cd $NOMAD_ALLOC_DIR/data; [ -f end ] || head -c {LARGE_BYTES} /dev/zero > big; "
+    "echo $NOMAD_ALLOC_ID >> end; exec sleep 1000"
 )
 #: A link out of the disk.
 LEAVES = "echo x >> $NOMAD_ALLOC_DIR/data/lives; ln -sf /etc/passwd local/link; exec sleep 1000"
@@ -173,6 +181,31 @@ def test_a_node_gets_no_data_of_an_allocation_that_is_not_replaced_on_it(
         assert frame.error.code in ("forbidden", "unavailable")
     for name in ("foreign", "another"):
         up.documented("job", "stop", name, "--detach")
+
+
+def test_an_agent_that_is_killed_while_it_copies_leaves_no_half_disk(tmp_path: Path) -> None:
+    """Killed in the middle, its next life has the whole data before the first task starts, and nothing beside it."""
+    up = Up(tmp_path, "--agents", "2")
+    try:
+        first = begin(up, tmp_path, "large", LARGE)
+        up.until((directory(up, first) / "alloc/data/end").exists, "it has written")
+        (other,) = {"node-1", "node-2"} - {first["node"]}
+        assert up.run("node", "drain", first["node"], "--enable", "--yes")[0] == 0
+        up.until(lambda: list(up.data_dir.glob("**/moves/*/work/out")) != [], "it copies")
+        os.kill(up.said["services"][f"agent-{other}"], signal.SIGKILL)
+
+        def found() -> list[dict[str, Any]]:
+            return [one for one in up.allocs("large", "running") if one["id"] != first["id"]]
+
+        up.until(lambda: found() != [], "the replacement runs")
+        (second,) = found()
+        place = directory(up, second) / "alloc/data"
+        wanted = [first["id"], second["id"]]
+        up.until(lambda: (place / "end").read_text().split() == wanted, "the data is there")
+        assert (place / "big").stat().st_size == LARGE_BYTES
+        assert not list(up.data_dir.glob("**/moves/*/w*"))
+    finally:
+        assert up.end() == 0
 
 
 def test_a_node_asks_for_disks_under_its_own_name_alone(bus: Bus) -> None:
