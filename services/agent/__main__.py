@@ -83,6 +83,7 @@ from services.agent.tasks.task_resources import HOST_NETWORK
 from shared.bus.process.runner import BeforeEnd, SideTask, run_role
 from shared.bus.process.settings import configure_logging, run_settings
 from shared.bus.shell.shell import EffectHandler, Shell
+from shared.bus.shell.sources import SubscribeFunction
 from shared.core.runtime.input_specs import ARTIFACT
 from shared.core.runtime.role import Role
 from shared.errors import CaravanError, ConfigInvalid
@@ -433,21 +434,24 @@ def _close(drivers: Mapping[str, Driver], devices: DevicePlugins) -> None:
     devices.close()
 
 
-def _hands(
+def _carriers(
     own: AgentSettings,
     home: DataDir,
     directories: AllocDirs,
     *,
     agent: Agent,
     executors: Sequence[TaskExecutor],
-) -> NodeRpcServer:
-    return NodeRpcServer(
+) -> dict[str, SubscribeFunction]:
+    """Return what answers requests of operators and of other nodes, by source."""
+    hands = NodeRpcServer(
         node_id=own.node_id,
         home=home,
         directories=directories,
         executor=lambda: executors[0],
         role=agent,
     )
+    disks = DiskServer(node_id=own.node_id, home=home, executor=lambda: executors[0])
+    return {SOURCE: hands.carry, DISK_SOURCE: disks.carry}
 
 
 def _performers(
@@ -495,8 +499,7 @@ def main() -> int:
     _allow_many_files()
     _warn_of_torn_journal(home)
     executors: list[TaskExecutor] = []
-    hands = _hands(own, home, directories, agent=agent, executors=executors)
-    disks = DiskServer(node_id=own.node_id, home=home, executor=lambda: executors[0])
+    carriers = _carriers(own, home, directories, agent=agent, executors=executors)
 
     make = partial(
         TaskExecutor,
@@ -515,7 +518,7 @@ def main() -> int:
         performers_of=_performers(make, executors),
         side_task=_beside(finder, data, executors),
         before_end=_leave(own, agent, executors) if own.end_tasks else None,
-        carriers={SOURCE: hands.carry, DISK_SOURCE: disks.carry},
+        carriers=carriers,
         given=given,
         metrics=lambda: executors[0].usage.metrics() if executors else {},
     )

@@ -115,7 +115,7 @@ NODE_DISK_VERBS = ("snapshot", "session")
 
 
 def node_disk(node_id: str, asker: str, verb: str) -> str:
-    """One verb of a node's agent for the agent of another node, whose user may name no other asker; `*`: all of them."""
+    """One verb of a node's agent for that of another node, whose user may name no other asker; `*`: all."""
     return f"disk.{_token_or_all(node_id)}.{_token_or_all(asker)}.{verb}"
 
 

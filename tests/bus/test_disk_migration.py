@@ -191,7 +191,11 @@ def test_an_agent_that_is_killed_while_it_copies_leaves_no_half_disk(tmp_path: P
         up.until((directory(up, first) / "alloc/data/end").exists, "it has written")
         (other,) = {"node-1", "node-2"} - {first["node"]}
         assert up.run("node", "drain", first["node"], "--enable", "--yes")[0] == 0
-        up.until(lambda: list(up.data_dir.glob("**/moves/*/work/out")) != [], "it copies")
+
+        def copies() -> bool:
+            return any((one / "out").is_dir() for one in up.data_dir.glob("**/moves/*/work"))
+
+        up.until(copies, "it copies")
         os.kill(up.said["services"][f"agent-{other}"], signal.SIGKILL)
 
         def found() -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Disks fetched from another node, with real helper processes: whole, or empty with the reason, whatever the other sends."""
+"""Disks fetched from another node, with real helper processes: whole, or empty with the reason, whatever it sends."""
 
 import asyncio
 import io

@@ -22,7 +22,7 @@ def story(*tasks: str, migrate: bool = True, previous: int = 6) -> Story:
 
 
 def test_each_task_waits_for_the_disk_before_its_first_start() -> None:
-    """Before anything starts each task is asked to have the disk, by the replaced allocation, all tasks and the size."""
+    """Before anything starts each task is asked to have the disk, by the replaced allocation, all tasks and size."""
     one = story("a", "b")
     asked = one.did(PrepareTask)
     assert [effect.task for effect in asked] == ["a", "b"]
