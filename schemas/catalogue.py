@@ -16,6 +16,7 @@ import msgspec
 from schemas import (
     answers,
     dead_letter,
+    disks,
     envelope,
     evaluation_answers,
     evaluations,
@@ -148,6 +149,9 @@ MESSAGES: tuple[type[Wire], ...] = (
     identities.RotateKeyRequest,
     identities.RemoveKeyRequest,
     identities.KeyringVerdict,
+    disks.DiskSourceAsk,
+    disks.DiskSourceAnswer,
+    disks.DiskAsk,
     *dict.fromkeys(struct for pair in NODE_RPCS.values() for struct in pair),
     answers.ErrorAnswer,
     dead_letter.DeadLetter,

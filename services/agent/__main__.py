@@ -59,6 +59,8 @@ from services.agent.fingerprint.pools import (
 from services.agent.fingerprint.refresh import FingerprintRefresher
 from services.agent.host_volumes import HostVolumes, read_host_volumes
 from services.agent.inputs.artifacts.settings import artifact_settings, bus_hosts
+from services.agent.inputs.disks.handler import DiskHandler
+from services.agent.inputs.disks.peers import BusPeers
 from services.agent.inputs.identities.handler import IdentityHandler, task_owner
 from services.agent.inputs.identities.keeper_tokens import KeeperTokens
 from services.agent.inputs.input_handler import InputHandler
@@ -73,8 +75,9 @@ from services.agent.inputs.vault.settings import VaultSettings, vault_settings
 from services.agent.network.group_networks import GroupNetworks
 from services.agent.network.settings import BridgeSettings, bridge_settings
 from services.agent.node_reconciler import AgentLimits
+from services.agent.node_rpc.disk_server import DiskServer
 from services.agent.node_rpc.server import NodeRpcServer
-from services.agent.role import Agent
+from services.agent.role import DISK_SOURCE, Agent
 from services.agent.run_as import run_as
 from services.agent.settings import PREFIX, AgentSettings, agent_settings
 from services.agent.tasks.operator_orders import SOURCE
@@ -82,6 +85,7 @@ from services.agent.tasks.task_resources import HOST_NETWORK
 from shared.bus.process.runner import BeforeEnd, SideTask, run_role
 from shared.bus.process.settings import configure_logging, run_settings
 from shared.bus.shell.shell import EffectHandler, Shell
+from shared.bus.shell.sources import SubscribeFunction
 from shared.core.runtime.input_specs import ARTIFACT
 from shared.core.runtime.role import Role
 from shared.errors import CaravanError, ConfigInvalid
@@ -130,6 +134,7 @@ class ClusterData:
         self.services = ServiceDirectory()
         self.variables = VariableDirectory(node_id, self._cluster_id)
         self.tokens = KeeperTokens(node_id, self._cluster_id)
+        self.disks = BusPeers(node_id)
 
     def _cluster_id(self) -> str:
         return "" if self.agent is None else self.agent.cluster_id
@@ -192,7 +197,9 @@ def _input_handlers(
     )
     identities = IdentityHandler(data.tokens, task_view(drivers), task_owner(drivers))
     secrets = SecretHandler(plugins, variables=data.variables, vault=known)
-    made = (identities, secrets, templates)
+    needs_landlock = artifacts.require == "landlock"
+    disks = DiskHandler(home, data.disks, needs_landlock=needs_landlock)
+    made = (identities, secrets, templates, disks)
     handlers: dict[str, InputHandler] = {one.kind: one for one in made}
     if found is not None:
         handlers[found.kind] = found
@@ -401,7 +408,7 @@ def _beside(
     executors: Sequence[TaskExecutor],
 ) -> SideTask:
     async def beside(shell: Shell) -> None:
-        data.tokens.bus = lambda: shell.bus
+        data.tokens.bus = data.disks.bus = lambda: shell.bus
 
         def publish(minute: UsageMinute) -> None:
             # Without an answer: a minute that is lost is a gap.
@@ -440,21 +447,24 @@ def _close(drivers: Mapping[str, Driver], devices: DevicePlugins) -> None:
     devices.close()
 
 
-def _hands(
+def _carriers(
     own: AgentSettings,
     home: DataDir,
     directories: AllocDirs,
     *,
     agent: Agent,
     executors: Sequence[TaskExecutor],
-) -> NodeRpcServer:
-    return NodeRpcServer(
+) -> dict[str, SubscribeFunction]:
+    """Return what answers requests of operators and of other nodes, by source."""
+    hands = NodeRpcServer(
         node_id=own.node_id,
         home=home,
         directories=directories,
         executor=lambda: executors[0],
         role=agent,
     )
+    disks = DiskServer(node_id=own.node_id, home=home, executor=lambda: executors[0])
+    return {SOURCE: hands.carry, DISK_SOURCE: disks.carry}
 
 
 def _performers(
@@ -502,7 +512,7 @@ def main() -> int:
     _allow_many_files()
     _warn_of_torn_journal(home)
     executors: list[TaskExecutor] = []
-    hands = _hands(own, home, directories, agent=agent, executors=executors)
+    carriers = _carriers(own, home, directories, agent=agent, executors=executors)
 
     make = partial(
         TaskExecutor,
@@ -521,7 +531,7 @@ def main() -> int:
         performers_of=_performers(make, executors),
         side_task=_beside(own.node_id, finder, data, executors),
         before_end=_leave(own, agent, executors) if own.end_tasks else None,
-        carriers={SOURCE: hands.carry},
+        carriers=carriers,
         given=given,
         metrics=lambda: executors[0].usage.metrics() if executors else {},
     )

@@ -5,7 +5,7 @@ know how a task runs (`tasks/supervisor.py`). A job version is fetched once and 
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import msgspec
 
@@ -22,6 +22,7 @@ from services.agent.tasks.input_monitor import InputMonitor
 from services.agent.tasks.job_spec_cache import JobSpecCache
 from services.agent.tasks.network_monitor import NetworkMonitor
 from services.agent.tasks.resolved_group import RESOLVED_GROUP_DECODER, ResolvedGroup, resolve_group
+from services.agent.tasks.retired_allocs import RetiredAllocs
 from services.agent.tasks.runtime_state import AllocRuntime
 from services.agent.tasks.supervisor import AgentStep, Supervisor, limit_logs
 from shared.core.runtime.agent_messages import (
@@ -88,10 +89,8 @@ class NodeReconciler:
         self._boot_id = boot_id
         self._reports = reports
         self._supervisor = supervisor
-        self._settings = settings
         self.allocs: dict[int, AllocRuntime] = {}
-        #: ended, seen and no longer wanted: only the directories are left; oldest first.
-        self._retired: dict[int, str] = {}
+        self._retired = RetiredAllocs(settings.kept_allocs_max)
         self.cluster_id = ""
         self.seq = 0
         #: incarnation of the log that the seq is of.
@@ -122,7 +121,7 @@ class NodeReconciler:
         #: allocations that wait for the allocation whose data they inherit.
         self._heirs: set[int] = set()
         #: ended and forgotten under a log that was lost: the restored one may want them.
-        self._ended_before: frozenset[int] = frozenset()
+        self._ended_before: Container[int] = frozenset()
         self._why_omitted = NOT_ASSIGNED
         #: ended with an earlier life of the agent, and continued by this one.
         self._resumed: list[AllocRuntime] = []
@@ -351,7 +350,7 @@ class NodeReconciler:
             self._reports.touch(key)
         if is_lost:
             self.rollbacks += 1
-            self._ended_before = frozenset(self._retired)
+            self._ended_before = self._retired.keys()
             self._why_omitted = OF_LOST_LOG
 
     def _follow(self, allocs: Sequence[DesiredAlloc], turn: AgentStep) -> bool:
@@ -551,10 +550,9 @@ class NodeReconciler:
         for alloc in over:
             del self.allocs[alloc.key]
             self._reports.forget(alloc.key)
-            self._retired[alloc.key] = alloc.desired.alloc_id
-        while len(self._retired) > self._settings.kept_allocs_max:
-            key = next(iter(self._retired))
-            turn.act(RemoveAlloc(key=key, alloc_id=self._retired.pop(key)))
+            self._retired.add(alloc, turn.now_ns)
+        for key, alloc_id in self._retired.take_surplus(turn.now_ns):
+            turn.act(RemoveAlloc(key=key, alloc_id=alloc_id))
             turn.keep(AllocForgotten(key=key))
         if over:
             wanted = [one.desired for one in self.allocs.values()]

@@ -56,6 +56,9 @@ from shared.core.runtime.network_messages import NetworkFailed, NetworkLost, Net
 from shared.core.runtime.role import Input
 from shared.protocol import subjects
 
+#: Name of the source of other nodes' requests for data: the edge answers them (`node_rpc/disk_server.py`).
+DISK_SOURCE = "disk"
+
 
 class Agent:
     """The role. `journal` is what earlier lives wrote, in order; `boot_id` is new with every process.
@@ -122,6 +125,7 @@ class Agent:
         return (
             Listen("projection", subjects.node(self.node_id)),
             Listen(operator_orders.SOURCE, subjects.node_rpc(self.node_id, "*")),
+            Listen(DISK_SOURCE, subjects.node_disk(self.node_id, "*", "*")),
         )
 
     def step(self, inputs: Sequence[Input | AgentInput], now_ns: int) -> list[Effect | AgentEffect]:

@@ -15,6 +15,7 @@ from schemas.envelope import LogRecord
 from schemas.nodes import NodeRegistered
 from schemas.policy import IncarnationBegan
 from services.view.dirty_set import DirtyTracker
+from services.view.disk_sources import DISK_SOURCE, answer_disk_source
 from services.view.lost_history import LostHistory
 from services.view.operator_api import TIMER as OPERATOR_TIMER
 from services.view.operator_api import OperatorApi
@@ -141,6 +142,7 @@ class View(ReplicatedRole):
             ),
             Listen("query", subjects.QUERIES, queue="view"),
             Listen("node_query", subjects.NODE_QUERIES, queue="view"),
+            Listen(DISK_SOURCE, subjects.NODE_DISK_SOURCES, queue="view"),
             *requests,
             *dead,
         )
@@ -207,6 +209,9 @@ class View(ReplicatedRole):
         if message.source == "dead":
             self._keep_dead(message)
             step.emit(Ack(message.token))
+        elif message.source == DISK_SOURCE:
+            state = self.replica.state
+            step.emit(answer_disk_source(message, state, is_open=self._is_open))
         elif not message.source.startswith(_OPERATOR_SOURCE):
             self._questions.asked(message, step)
         elif not message.reply or not self._is_open:

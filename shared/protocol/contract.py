@@ -10,6 +10,7 @@ from schemas.answers import ErrorAnswer
 from schemas.base import Wire
 from schemas.catalogue import ANSWERS, NODE_RPCS, published_name
 from schemas.dead_letter import DeadLetter
+from schemas.disks import DiskAsk, DiskSourceAnswer, DiskSourceAsk
 from schemas.envelope import CommandBatch, LogRecord
 from schemas.evaluations import Leases, Presence
 from schemas.gates import Gauge
@@ -21,6 +22,7 @@ from schemas.identities import (
     RotateKeyRequest,
 )
 from schemas.jobs import ParsedJob, Verdict
+from schemas.node_rpc import Frame, SessionAnswer, SessionInput
 from schemas.nodes import Heartbeat
 from schemas.operator import OperatorVerdict
 from schemas.projections import (
@@ -307,6 +309,35 @@ def _node_rpc() -> tuple[Subject, ...]:
     )
 
 
+def _disks() -> tuple[Subject, ...]:
+    source = Subject(
+        made_by="node_disk_sources",
+        address=_parameterized(subjects.node_disk_sources("NODE")),
+        says="the agent of that node",
+        subscriber="view, one of the queue group",
+        message_type=DiskSourceAsk,
+        answers=(DiskSourceAnswer,),
+        what="What an allocation replaces, and on which nodes both are: who may have the data of its disk.",
+    )
+    kinds: dict[str, tuple[type[Wire], type[Wire], str]] = {
+        "snapshot": (DiskAsk, Frame, "The data of an ended allocation, as a stream of answers."),
+        "session": (SessionInput, SessionAnswer, "Acknowledgements of such a stream."),
+    }
+    asked = tuple(
+        Subject(
+            made_by="node_disk",
+            address=_parameterized(subjects.node_disk("NODE", "ASKER", verb)),
+            says="the agent of the second node",
+            subscriber="the agent of the first node",
+            message_type=kinds[verb][0],
+            answers=(kinds[verb][1],),
+            what=f"{kinds[verb][2]} No responder: the node is disconnected.",
+        )
+        for verb in subjects.NODE_DISK_VERBS
+    )
+    return (source, *asked)
+
+
 def _queries() -> tuple[Subject, ...]:
     asks = {"job_version": "a fleet, " + ANY_CLIENT}
     own = Subject(
@@ -461,6 +492,7 @@ SUBJECTS: tuple[Subject, ...] = (
     *_variables(),
     *_keys_and_identities(),
     *_node_rpc(),
+    *_disks(),
     *_queries(),
     *_projections(),
     *_leases_and_liveness(),
@@ -488,6 +520,7 @@ PATTERNS: tuple[SubjectPattern, ...] = tuple(
         ("VIEW_VARIABLES", "revisions of all variables: what agents may read of VIEW, too"),
         ("NODE_VARIABLES", "what all nodes ask about variables: what the keeper listens on"),
         ("NODE_IDENTITIES", "what all nodes ask to be signed: what the keeper listens on, too"),
+        ("NODE_DISK_SOURCES", "what all nodes ask about disks: what view listens on, too"),
         ("HEARTBEATS", "heartbeats of all nodes"),
         ("USAGES", "what the tasks of all nodes used: what USAGE holds"),
         ("GAUGES", "values of all gauges: what the timekeeper listens on"),

@@ -110,6 +110,17 @@ def node_rpc(node_id: str, verb: str) -> str:
 
 
 NODE_RPC_ALL = "hands.*.*"
+#: What an agent asks of another one, for the disk of an allocation.
+NODE_DISK_VERBS = ("snapshot", "session")
+
+
+def node_disk(node_id: str, asker: str, verb: str) -> str:
+    """One verb of a node's agent for that of another node, whose user may name no other asker; `*`: all."""
+    return f"disk.{_token_or_all(node_id)}.{_token_or_all(asker)}.{verb}"
+
+
+def _token_or_all(node_id: str) -> str:
+    return node_id if node_id == "*" else id_token(node_id)
 
 
 def command(kind: str) -> str:
@@ -260,6 +271,14 @@ def node_identities(node_id: str) -> str:
 
 
 NODE_IDENTITIES = "ask.*.identity"
+
+
+def node_disk_sources(node_id: str) -> str:
+    """A node's own question where the data of an allocation comes from, or may go; the view answers."""
+    return f"ask.{id_token(node_id)}.disk_source"
+
+
+NODE_DISK_SOURCES = "ask.*.disk_source"
 
 
 def last_token(subject: str) -> str:

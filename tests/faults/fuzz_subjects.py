@@ -25,6 +25,7 @@ PUBLIC, INSIDE, OF_NODE = "public", "inside", "node"
 #: What parameters of an address stand for.
 PARAMETERS = {
     "{node}": NODE,
+    "{asker}": NODE,
     "{job}": "none",
     "{service}": "none",
     "{path}": "none",
@@ -78,7 +79,7 @@ def _subject(address: str, agent: str) -> str:
 def _sender(one: Subject) -> str:
     if ANY_CLIENT in one.says:
         return PUBLIC
-    return OF_NODE if one.says.startswith("the agent of that node") else INSIDE
+    return OF_NODE if one.says.startswith("the agent of ") else INSIDE
 
 
 def _bodies(one: Subject) -> Iterator[Any]:

@@ -24,6 +24,8 @@ from shared.protocol.id_tokens import id_token
 #: Entries read by one measurement; a bound, so that a million small files do not delay other work.
 ENTRIES_MAX = 20_000
 SECRETS_MIB = 1
+#: Directories of the data directory that have one for each allocation; `moves/`: disks that are being fetched.
+_PARTS = ("alloc", "runs", "moves")
 #: Nothing is started on a disk with less room than this.
 FREE_BYTES_MIN = 128 * 1024
 _log = structlog.get_logger()
@@ -37,7 +39,7 @@ class AllocDiskUsage(msgspec.Struct, frozen=True):
 
 
 class AllocDirs:
-    """The `alloc/` and `runs/` of one data directory."""
+    """The `alloc/`, `runs/` and `moves/` of one data directory."""
 
     name = "directories"
 
@@ -85,13 +87,13 @@ class AllocDirs:
     def remove(self, alloc_id: str) -> None:
         """Delete all that an allocation left. Links are removed, never followed."""
         self.close(alloc_id)
-        for part in ("alloc", "runs"):
+        for part in _PARTS:
             shutil.rmtree(self._top / part / id_token(alloc_id), ignore_errors=True)
 
     def strangers(self, kept: tuple[str, ...]) -> list[str]:
         """Name what is left of allocations that are not among these."""
         known = {id_token(one) for one in kept}
-        found = {name for part in ("alloc", "runs") for name in _entries(self._top / part)}
+        found = {name for part in _PARTS for name in _entries(self._top / part)}
         return sorted(found - known)
 
     def sweep(self, names: list[str]) -> None:
@@ -100,7 +102,7 @@ class AllocDirs:
             alloc = self._top / "alloc" / name
             for task in _entries(alloc):
                 _unmount(alloc / task / "secrets")
-            for part in ("alloc", "runs"):
+            for part in _PARTS:
                 shutil.rmtree(self._top / part / name, ignore_errors=True)
 
     def measure(self, alloc_id: str) -> AllocDiskUsage:

@@ -21,7 +21,7 @@ from schemas import node_rpc
 from schemas.base import Wire
 from schemas.bounds import bounded_decoder
 from schemas.jobs import ErrorDetail
-from services.agent.drivers.driver import Driver, DriverRun, ExecSession, StartRefused, TaskUsage
+from services.agent.drivers.driver import Driver, DriverRun, ExecSession, TaskUsage
 from services.agent.executor.alloc_dirs import AllocDirs
 from services.agent.executor.data_dir import DataDir
 from services.agent.executor.executor import TaskExecutor
@@ -30,6 +30,7 @@ from services.agent.executor.log_rotation import OpenLog
 from services.agent.executor.usage_sampler import measure_all
 from services.agent.node_rpc import files
 from services.agent.node_rpc.action import ActionRecord, action_words, asker
+from services.agent.node_rpc.open_streams import OpenStreams
 from services.agent.node_rpc.stream import FrameSender
 from services.agent.safe_open import open_below
 from services.agent.tasks.actions import ActionCommand
@@ -97,7 +98,7 @@ class NodeRpcServer:
         self._directories = directories
         self._executor = executor
         self._role = role
-        self._streams: dict[str, FrameSender] = {}
+        self._streams = OpenStreams(node_id, STREAMS_MAX)
         self._work: set[asyncio.Task[None]] = set()
 
     async def carry(self, bus: BusClient, source: Listen, deliver: MessageHandler) -> None:
@@ -121,17 +122,17 @@ class NodeRpcServer:
             if verb in _REQUESTS:
                 require_known_keys(data, _REQUESTS[verb])
             if verb == "session":
-                self._session(bounded_decoder(node_rpc.SessionInput).decode(data))
+                self._streams.take(bounded_decoder(node_rpc.SessionInput).decode(data))
                 answer(node_rpc.SessionAnswer())
             elif verb == "logs":
                 logs = bounded_decoder(node_rpc.LogsAsk).decode(data)
-                self._open(logs.session, partial(self._logs, logs), answer)
+                self._streams.open(logs.session, partial(self._logs, logs), answer)
             elif verb == "exec":
                 command = bounded_decoder(node_rpc.ExecAsk).decode(data)
-                self._open(command.session, partial(self._exec, command), answer)
+                self._streams.open(command.session, partial(self._exec, command), answer)
             elif verb == "action":
                 action = bounded_decoder(node_rpc.ActionAsk).decode(data)
-                self._open(action.session, partial(self._action, action, who), answer)
+                self._streams.open(action.session, partial(self._action, action, who), answer)
             else:
                 self._ask(verb, data, answer)
         except CommandInvalid as fault:
@@ -144,7 +145,7 @@ class NodeRpcServer:
     # ---- one answer ----
 
     def _ask(self, verb: str, data: bytes, answer: Callable[[Wire], bool]) -> None:
-        if len(self._work) - len(self._streams) >= REQUESTS_MAX:
+        if len(self._work) >= REQUESTS_MAX:
             raise CommandInvalid(
                 "unavailable", f"node {self._node_id}: too many concurrent requests"
             )
@@ -201,55 +202,6 @@ class NodeRpcServer:
         return msgspec.structs.replace(one, asked_cpu_mhz=cpu_mhz, asked_memory_mib=memory_mib)
 
     # ---- streams ----
-
-    def _session(self, one: node_rpc.SessionInput) -> None:
-        stream = self._streams.get(one.session)
-        if stream is None:
-            text = f"session not found on node {self._node_id} (it may have ended)"
-            raise CommandInvalid("not_found", text, "session")
-        if one.close:
-            stream.close()
-        else:
-            stream.take(one)
-
-    def _open(
-        self,
-        name: str,
-        work: Callable[[FrameSender], Coroutine[Any, Any, int | None]],
-        answer: Callable[[Wire], bool],
-    ) -> None:
-        if len(name) < 32 or len(name) > 64 or name in self._streams:
-            text = "session must be 32 to 64 hex digits chosen by the client"
-            raise CommandInvalid("invalid", text, "session")
-        if len(self._streams) >= STREAMS_MAX:
-            text = f"node {self._node_id} has too many open streams (limit {STREAMS_MAX})"
-            raise CommandInvalid("unavailable", text)
-        stream = self._streams[name] = FrameSender(answer)
-        self._spawn(self._stream(name, stream, work(stream)))
-
-    async def _stream(
-        self, name: str, stream: FrameSender, work: Coroutine[Any, Any, int | None]
-    ) -> None:
-        giving = asyncio.ensure_future(work)
-        watching = asyncio.ensure_future(stream.watch())
-        try:
-            await asyncio.wait({giving, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if not giving.done():
-                giving.cancel()
-                await asyncio.wait({giving})
-                silence = stream.silence
-                if silence is not None:
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(stream.end(error=silence), DRIVER_S)
-                return
-            code, error = _outcome(giving)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stream.end(exit_code=code, error=error), DRIVER_S)
-        finally:
-            for task in (giving, watching):
-                task.cancel()
-            await asyncio.gather(giving, watching, return_exceptions=True)
-            self._streams.pop(name, None)
 
     async def _logs(self, ask: node_rpc.LogsAsk, stream: FrameSender) -> None:
         if ask.stream not in ("stdout", "stderr"):
@@ -413,23 +365,6 @@ async def _forward_input(session: ExecSession, stream: FrameSender) -> None:
             await session.write(one.data)
         if one.is_end:
             await session.write(b"")
-
-
-def _outcome(done: asyncio.Future[int | None]) -> tuple[int | None, ErrorDetail | None]:
-    """Describe how a stream ended: exit code, or why there is none."""
-    fault = None if done.cancelled() else done.exception()
-    if done.cancelled():
-        return None, ErrorDetail(code="gone", message="stream was closed")
-    if fault is None:
-        return done.result(), None
-    if isinstance(fault, CommandInvalid):
-        return None, ErrorDetail(code=fault.code, message=fault.message, path=fault.path)
-    if isinstance(fault, StartRefused):
-        return None, ErrorDetail(code="refused", message=str(fault))
-    if isinstance(fault, TimeoutError):
-        return None, ErrorDetail(code="failed", message="driver did not answer")
-    _log.warning("hands.failed", error=repr(fault))
-    return None, ErrorDetail(code="failed", message=repr(fault))
 
 
 def _task_use(

@@ -158,6 +158,8 @@ class ResolvedGroup(Wire, frozen=True, kw_only=True):
     disk_mib: int = 0
     #: takes over the data of the allocation that it replaces.
     inherits: bool = False
+    #: also where that one was on another node.
+    migrates: bool = False
     #: an index is one instance at the most, with a host name of its own.
     stateful: bool = False
     #: None: of a batch job, which has no health.
@@ -215,6 +217,7 @@ def resolve_group(spec: bytes, group: str, origin: JobOrigin = NO_ORIGIN) -> Res
         stop_after_silence_ns=max(silence_ns or found.stop_after_client_disconnect_ns or 0, 0),
         disk_mib=found.ephemeral_disk.size_mib,
         inherits=found.ephemeral_disk.sticky or found.ephemeral_disk.migrate,
+        migrates=found.ephemeral_disk.migrate,
         stateful=found.stateful,
         health=_health(job, found),
         checks=resolve_checks(job, found),

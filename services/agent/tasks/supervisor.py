@@ -13,7 +13,7 @@ from services.agent.tasks.environment import log_limits, task_launch
 from services.agent.tasks.group_network import must_wait
 from services.agent.tasks.restart_policy import decide_restart
 from services.agent.tasks.runtime_state import AllocRuntime, TaskPhase, TaskRuntime
-from services.agent.tasks.task_inputs import missing_inputs, task_inputs
+from services.agent.tasks.task_inputs import disk_input, missing_inputs, task_inputs
 from shared.core.runtime.agent_messages import (
     AgentEffect,
     CancelPrepare,
@@ -114,7 +114,8 @@ def compose_run(
     launch = task_launch(
         alloc.desired, alloc.plan, task.plan, node, failed=failed, address=alloc.address
     )
-    return launch, task_inputs(alloc.plan, task.plan, launch.env, node)
+    own = task_inputs(alloc.plan, task.plan, launch.env, node)
+    return launch, (*disk_input(alloc), *own)
 
 
 class Supervisor:

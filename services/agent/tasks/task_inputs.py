@@ -11,11 +11,21 @@ from schemas.nodes import NodeSpec
 from services.agent.tasks.environment import OF_NODE, interpolate_json, node_variables
 from services.agent.tasks.resolved_group import ResolvedGroup, ResolvedTask
 from services.agent.tasks.resolved_inputs import ResolvedInput
-from services.agent.tasks.runtime_state import TaskRuntime
+from services.agent.tasks.runtime_state import AllocRuntime, TaskRuntime
 from shared.core.runtime.agent_messages import TaskInput
-from shared.core.runtime.input_specs import PAYLOAD, TEMPLATE, PayloadInput
+from shared.core.runtime.input_specs import DISK, PAYLOAD, TEMPLATE, DiskInput, PayloadInput
 
 _NONE: tuple[TaskInput, ...] = ()
+
+
+def disk_input(alloc: AllocRuntime) -> tuple[TaskInput, ...]:
+    """Say what is fetched of the allocation that this one replaces, once for all tasks; nothing: no data follows it."""
+    plan = alloc.plan
+    if plan is None or not plan.migrates or not alloc.desired.previous:
+        return _NONE
+    names = tuple(one.name for one in plan.tasks)
+    spec = DiskInput(previous=alloc.desired.previous, tasks=names, size_mib=plan.disk_mib)
+    return (TaskInput(name=DISK, kind=DISK, spec=_raw(spec)),)
 
 
 def task_inputs(

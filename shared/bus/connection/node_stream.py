@@ -6,14 +6,15 @@ An agent sends no more frames than were acknowledged, so a slow reader slows its
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator
-from typing import Self
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from typing import Protocol, Self
 
 import msgspec
 
+from schemas.disks import DiskAsk
 from schemas.node_rpc import ActionAsk, ExecAsk, Frame, LogsAsk, SessionAnswer, SessionInput
-from shared.bus.connection.nats_client import status
-from shared.bus.connection.public_client import Client
+from shared.bus.connection.nats_client import BusClient, status
 from shared.errors import BusUnavailable, CaravanError
 from shared.protocol import subjects
 
@@ -27,15 +28,38 @@ _BUSY_S = 0.05
 _NO_RESPONDERS = 503
 
 
+class StreamClient(Protocol):
+    """Whose connection a stream uses."""
+
+    @property
+    def bus(self) -> BusClient:
+        """The connection itself."""
+        ...
+
+    async def request_bytes(self, subject: str, body: bytes, timeout_s: float = ...) -> bytes:
+        """Send input, and return the answer. Raises BusUnavailable."""
+        ...
+
+
 class NodeStream:
-    """One stream of a node's agent, from its first frame to its last. Use as `async with`."""
+    """One stream of a node's agent, from its first frame to its last. Use as `async with`.
+
+    `address`: subject of a verb, where it is not one of node RPC.
+    """
 
     def __init__(
-        self, client: Client, node: str, verb: str, body: LogsAsk | ExecAsk | ActionAsk
+        self,
+        client: StreamClient,
+        node: str,
+        verb: str,
+        body: LogsAsk | ExecAsk | ActionAsk | DiskAsk,
+        *,
+        address: Callable[[str], str] | None = None,
     ) -> None:
         self._client = client
         self._node = node
-        self._subject = subjects.node_rpc(node, verb)
+        self._address = address or partial(subjects.node_rpc, node)
+        self._subject = self._address(verb)
         self._body = body
         self._arrived: asyncio.Queue[Frame | None] = asyncio.Queue()
         self._listens = 0
@@ -68,7 +92,7 @@ class NodeStream:
             with contextlib.suppress(Exception):
                 await self._client.bus.flush(1)
 
-    async def frames(self) -> AsyncIterator[Frame]:
+    async def frames(self) -> AsyncGenerator[Frame, None]:
         """Yield frames with data in order; `exit_code` is set after the last. Raises `fault`."""
         while True:
             try:
@@ -107,7 +131,7 @@ class NodeStream:
             rows=rows,
             columns=columns,
         )
-        subject, raw = subjects.node_rpc(self._node, "session"), msgspec.json.encode(one)
+        subject, raw = self._address("session"), msgspec.json.encode(one)
         while not self._is_over:
             try:
                 found = await self._client.request_bytes(subject, raw, NODE_ANSWER_TIMEOUT_S)
@@ -139,7 +163,7 @@ class NodeStream:
         self._send_input(SessionInput(session=self._body.session, seen=self._seen))
 
     def _send_input(self, one: SessionInput) -> None:
-        self._client.bus.send(subjects.node_rpc(self._node, "session"), msgspec.json.encode(one))
+        self._client.bus.send(self._address("session"), msgspec.json.encode(one))
 
 
 def node_unreachable(node: str) -> str:

@@ -316,7 +316,8 @@ def _own_subscribe(role: str) -> tuple[str, ...]:
             return (subjects.GAUGES,)
         case "view":
             asked = tuple(subjects.api(noun, "*") for noun in NOUNS)
-            return (subjects.QUERIES, subjects.NODE_QUERIES, *asked)
+            of_nodes = (subjects.NODE_QUERIES, subjects.NODE_DISK_SOURCES)
+            return (subjects.QUERIES, *of_nodes, *asked)
         case _:
             return ()
 
@@ -349,12 +350,16 @@ def agent_user(node_id: str, password: str) -> BusUser:
             subjects.node_query(node_id),
             subjects.node_variables(node_id),
             subjects.node_identities(node_id),
+            subjects.node_disk_sources(node_id),
+            # The one place where a node reaches another: under its own name, which the asked one reads in the subject.
+            *(subjects.node_disk("*", node_id, verb) for verb in subjects.NODE_DISK_VERBS),
             subjects.js_direct_get(streams.NODE.name, subjects.node(node_id)),
             *_directory_reads(),
         ),
         subscribe=(
             subjects.node(node_id),
             subjects.node_rpc(node_id, "*"),
+            subjects.node_disk(node_id, "*", "*"),
             *_DIRECTORY,
             f"{inbox_prefix(name)}.>",
         ),
@@ -423,6 +428,7 @@ def _exports() -> list[str]:
         subjects.NODE_QUERIES,
         subjects.NODE_VARIABLES,
         subjects.NODE_IDENTITIES,
+        subjects.NODE_DISK_SOURCES,
         subjects.REPORTS,
         subjects.HEARTBEATS,
         subjects.USAGES,
@@ -454,6 +460,7 @@ def _node_imports() -> list[str]:
         subjects.NODE_QUERIES,
         subjects.NODE_VARIABLES,
         subjects.NODE_IDENTITIES,
+        subjects.NODE_DISK_SOURCES,
         subjects.js_direct_get(streams.NODE.name, subjects.NODES),
         *_directory_reads(),
     )

@@ -12,6 +12,18 @@ TEMPLATE = "template"
 IDENTITY = "identity"
 SECRET = "secret"
 VAULT = "vault"
+DISK = "disk"
+
+
+class DiskInput(msgspec.Struct, frozen=True, kw_only=True):
+    """The data of the allocation that is replaced, where that one was on another node (`ephemeral_disk.migrate`)."""
+
+    #: shown id of that allocation.
+    previous: str
+    #: names of all tasks of the group: each has its `local/`.
+    tasks: tuple[str, ...]
+    #: what all of it may take.
+    size_mib: int
 
 
 class PayloadInput(msgspec.Struct, frozen=True, kw_only=True):

@@ -68,7 +68,7 @@ SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
         ("Volume", "Destination", "ReadOnly", "PropagationMode", "SELinuxLabel")
     ),
     ConstraintBlock: frozenset(("LTarget", "Operand", "RTarget")),
-    EphemeralDisk: frozenset(("SizeMB", "Sticky")),
+    EphemeralDisk: frozenset(("SizeMB", "Sticky", "Migrate")),
     Resources: frozenset(
         (
             *("CPU", "Cores", "MemoryMB", "MemoryMaxMB", "Networks", "Devices", "NUMA", "Custom"),

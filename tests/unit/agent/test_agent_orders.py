@@ -236,7 +236,11 @@ def test_an_agent_is_built_without_io() -> None:
     agent = Story().agent
     assert isinstance(agent, Agent)
     assert (agent.name, agent.leader_key) == ("agent", "")
-    assert [source.subject for source in agent.sources()] == ["node.n1", "hands.n1.*"]
+    assert [source.subject for source in agent.sources()] == [
+        "node.n1",
+        "hands.n1.*",
+        "disk.n1.*.*",
+    ]
 
 
 def test_a_lost_push_is_looked_for() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from schemas.node_rpc import Frame, SessionInput
 from services.agent.node_rpc import stream
+from services.agent.node_rpc.open_streams import OpenStreams
 from services.agent.node_rpc.server import NodeRpcServer
 from services.agent.node_rpc.stream import FRAME_BYTES, INPUTS_MAX, WINDOW, FrameSender
 from shared.errors import CommandInvalid
@@ -166,7 +167,7 @@ def test_a_reader_that_never_says_what_it_saw_gets_an_error_frame() -> None:
     async def play(*, leaves: bool) -> list[Frame]:
         sent: list[Frame] = []
         sender = FrameSender(lambda frame: not sent.append(frame), silent_s=0.05)
-        server = object.__new__(NodeRpcServer)
+        server = OpenStreams("n1", 1)
         server._streams = {SESSION: sender}
 
         async def flood() -> None:

@@ -62,9 +62,6 @@ UNBUILT: dict[str, dict[str, Any]] = {
             )
         ]
     },
-    "Job.TaskGroups[0].EphemeralDisk.Migrate": {
-        "TaskGroups": [a_group(EphemeralDisk={"Migrate": True})]
-    },
 }
 
 

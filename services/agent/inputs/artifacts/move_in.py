@@ -26,8 +26,7 @@ def move_in(top: Path, source: Path, destination: Path, *, owner: tuple[int, int
     """
     from_fd = open_below(top, source)
     try:
-        for _ in _checked(from_fd, ()):
-            pass
+        check_tree(from_fd)
         to_fd = open_below(top, destination, make_mode=0o755)
         try:
             if owner is not None:
@@ -37,6 +36,12 @@ def move_in(top: Path, source: Path, destination: Path, *, owner: tuple[int, int
             os.close(to_fd)
     finally:
         os.close(from_fd)
+
+
+def check_tree(fd: int) -> None:
+    """Look through the tree of an open directory. Raises FetchRefused for what leads out of it or is no plain file."""
+    for _ in _checked(fd, ()):
+        pass
 
 
 def _checked(fd: int, above: tuple[str, ...]) -> Iterator[None]:
@@ -53,9 +58,7 @@ def _checked(fd: int, above: tuple[str, ...]) -> Iterator[None]:
         elif stat.S_ISLNK(status.st_mode):
             target = os.readlink(name, dir_fd=fd)
             if not is_inner_link(parts, target):
-                text = (
-                    f"link {'/'.join(parts)[:80]!r} leads out of the artifact, to {target[:80]!r}"
-                )
+                text = f"link {'/'.join(parts)[:80]!r} leads out of its tree, to {target[:80]!r}"
                 raise FetchRefused(text)
         elif not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             raise FetchRefused(f"{'/'.join(parts)[:80]!r} is not a regular file, or has hard links")

@@ -36,16 +36,30 @@ _COMPRESSED: dict[str, Callable[[BinaryIO], AbstractContextManager[object]]] = {
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+#: (parts of the name, header) of an entry.
+EntryNote = Callable[[tuple[str, ...], tarfile.TarInfo], None]
+
+
 class Unpacker:
     """Writes below one directory, within its limits. Raises FetchRefused."""
 
-    def __init__(self, top_fd: int, *, bytes_max: int, files_max: int, packed_bytes: int) -> None:
+    def __init__(
+        self,
+        top_fd: int,
+        *,
+        bytes_max: int,
+        files_max: int,
+        packed_bytes: int,
+        note: EntryNote | None = None,
+    ) -> None:
         self._top = top_fd
         self._bytes_max = bytes_max
         self._files_max = files_max
         self._ratio_bytes = max(RATIO_FREE_BYTES, packed_bytes * RATIO_MAX)
-        self._written = 0
-        self._entries = 0
+        #: gets each entry of a tar, before it is written.
+        self._note = note
+        self.written = 0
+        self.entries = 0
         #: files of this archive: what a hard link may name.
         self._files: set[tuple[str, ...]] = set()
         self._links: list[tuple[tuple[str, ...], str]] = []
@@ -59,7 +73,7 @@ class Unpacker:
         for parts, target in self._links:
             # Last, so that no name of the archive is opened through one of them.
             self._link(parts, target)
-        if not self._entries:
+        if not self.entries:
             raise FetchRefused("the archive is empty")
 
     def single(self, kind: str, source: BinaryIO, name: str) -> None:
@@ -93,6 +107,8 @@ class Unpacker:
             for one in archive:
                 parts = _parts(one.name)
                 self._count()
+                if self._note is not None:
+                    self._note(parts, one)
                 if one.isdir():
                     self._directory(parts)
                 elif one.isreg():
@@ -135,8 +151,8 @@ class Unpacker:
     # ---- the writer ----
 
     def _count(self) -> None:
-        self._entries += 1
-        if self._entries > self._files_max:
+        self.entries += 1
+        if self.entries > self._files_max:
             raise FetchRefused(f"the archive has more than {self._files_max} files")
 
     def _directory(self, parts: tuple[str, ...]) -> None:
@@ -159,10 +175,10 @@ class Unpacker:
         self._files.add(parts)
 
     def _take(self, size: int) -> None:
-        self._written += size
-        if self._written > self._bytes_max:
+        self.written += size
+        if self.written > self._bytes_max:
             raise FetchRefused(f"the archive has more than {self._bytes_max} bytes")
-        if self._written > self._ratio_bytes:
+        if self.written > self._ratio_bytes:
             raise FetchRefused(f"the archive unpacks to more than {RATIO_MAX} times its size")
 
     def _hard_link(self, parts: tuple[str, ...], target: tuple[str, ...]) -> None:

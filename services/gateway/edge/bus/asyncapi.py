@@ -35,6 +35,7 @@ _PARAMETERS = {
     "gauge": "The name of a gauge; it may have dots.",
     "generation": "Number of the log's generation, from 1.",
     "node": "Token of a node's id.",
+    "asker": "Token of the id of the node that asks.",
     "job": "Token of a job's id.",
     "path": "Token of a variable's path, or `~h` and its SHA-256 where that is longer than 240 bytes.",
     "service": "Token of a service's name.",

@@ -1,0 +1,1 @@
+"""Ephemeral disks that follow an allocation to another node."""
