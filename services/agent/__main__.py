@@ -75,6 +75,8 @@ from services.agent.node_rpc.server import NodeRpcServer
 from services.agent.role import Agent
 from services.agent.run_as import run_as
 from services.agent.settings import PREFIX, AgentSettings, agent_settings
+from services.agent.task_api.reads import TaskReads
+from services.agent.task_api.sockets import TaskSockets
 from services.agent.tasks.operator_orders import SOURCE
 from services.agent.tasks.task_resources import HOST_NETWORK
 from shared.bus.process.runner import BeforeEnd, SideTask, run_role
@@ -127,6 +129,11 @@ class ClusterData:
         self.services = ServiceDirectory()
         self.variables = VariableDirectory(node_id, self._cluster_id)
         self.tokens = KeeperTokens(node_id, self._cluster_id)
+
+    def sockets(self, home: DataDir, drivers: Mapping[str, Driver]) -> TaskSockets:
+        """Make what serves the task API."""
+        reads = TaskReads(self.variables, self.services)
+        return TaskSockets(home.top, task_owner(drivers), reads)
 
     def _cluster_id(self) -> str:
         return "" if self.agent is None else self.agent.cluster_id
@@ -500,6 +507,7 @@ def main() -> int:
         volumes=volumes,
         networks=networks,
         devices=devices,
+        sockets=data.sockets(home, drivers),
     )
     code = run_role(
         cast("Role", agent),

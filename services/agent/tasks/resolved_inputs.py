@@ -28,9 +28,12 @@ from shared.jobspec.identities import (
 )
 from shared.jobspec.nomad.job import TaskSpec
 from shared.jobspec.nomad.tasks import Artifact, Secret, TemplateBlock, Vault
+from shared.protocol.identity_names import DEFAULT_IDENTITY
 
 #: How functions begin whose results change while a task runs.
 LIVE_FUNCTIONS = ("nomadService", "nomadVar")
+#: Name of the input that is the token of the default identity: with it the task has the task API.
+DEFAULT_TOKEN = f"{IDENTITY}[{DEFAULT_IDENTITY}]"
 #: Of tasks with a vault block.
 VAULT_FUNCTION = "secret"
 

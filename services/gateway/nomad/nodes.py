@@ -2,10 +2,10 @@
 
 from schemas.base import SECOND_NS
 from schemas.nodes import NODE_STATUSES
-from services.gateway.nomad.ids import node_uuid
 from services.gateway.nomad.source import Object, ShapeSource
 from services.gateway.nomad.times import rfc3339
 from shared.core.state.state import State
+from shared.protocol.node_uuids import node_uuid
 
 _DRIVER = "driver."
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
