@@ -45,6 +45,7 @@ from services.agent.network.group_networks import GroupNetworks
 from services.agent.network.settings import BridgeSettings
 from services.agent.safe_open import open_below
 from services.agent.task_api.sockets import TaskSockets
+from services.agent.tasks.resolved_inputs import DEFAULT_TOKEN
 from shared.core.runtime.agent_messages import (
     AgentInput,
     CancelPrepare,
@@ -191,11 +192,11 @@ class TaskExecutor:
         await self._scripts.close()
         await self._inputs.close()
         await self._networks.close()
-        if self._sockets is not None:
-            await self._sockets.close()
         for task in list(self._work):
             task.cancel()
         await asyncio.gather(*self._work, return_exceptions=True)
+        if self._sockets is not None:
+            await self._sockets.close()
         self._home.close()
 
     # ---- effects ----
@@ -389,11 +390,11 @@ class TaskExecutor:
             return
         names = self._story.variable_names(effect.key)
         try:
-            if isinstance(effect, StartTask):
+            if isinstance(effect, RecoverTask):
+                await self._sockets.adopt(run, names)
+            elif any(one.name == DEFAULT_TOKEN for one in effect.inputs):
                 user = effect.launch.user
                 await self._sockets.start(run, driver=effect.driver, user=user, names=names)
-            else:
-                await self._sockets.adopt(run, names)
         except OSError as err:
             self._note(run, API_EVENT, f"{SOCKET} is not served: {err.strerror or err}")
 

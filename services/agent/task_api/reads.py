@@ -110,28 +110,29 @@ class TaskReads:
     # ---- services ----
 
     async def _names(self) -> ApiAnswer:
-        known = await _soon(self._services.services())
+        known = await _soon(self._services.services(), fault=503)
         lines = [{"ServiceName": one.name, "Tags": list(one.tags)} for one in known.names]
         return ApiAnswer([{"Namespace": _NAMESPACE, "Services": lines}] if lines else [])
 
     async def _service(self, name: str) -> ApiAnswer:
         # A name that has no instance is not followed: a task may ask for any number of them.
-        known = await _soon(self._services.services())
+        known = await _soon(self._services.services(), fault=503)
         if all(one.name != name for one in known.names):
             return ApiAnswer([])
-        found = await _soon(self._services.service(name))
+        found = await _soon(self._services.service(name), fault=503)
         return ApiAnswer([_registration(one) for one in found.instances])
 
 
-async def _soon(work: Awaitable[Found]) -> Found:
-    """Wait for data. Raises ApiFault 403, 503."""
+async def _soon(work: Awaitable[Found], *, fault: int = 403) -> Found:
+    """Wait for data; `fault`: status for data that may not be read, or of which a part is known. Raises ApiFault."""
     try:
         async with asyncio.timeout(ANSWER_S):
             return await work
     except TimeoutError:
         raise ApiFault(503, f"no answer of the cluster within {ANSWER_S:.0f} s") from None
     except DataUnusable as err:
-        raise ApiFault(403, f"{err}. Permission denied") from None
+        text = f"{err}. Permission denied" if fault == 403 else str(err)
+        raise ApiFault(fault, text) from None
 
 
 def _check(request: ApiRequest, *known: str) -> None:

@@ -40,6 +40,8 @@ from shared.protocol.identity_names import DEFAULT_IDENTITY
 CONNECTIONS_MAX = 8
 #: The head of the next request, and the taking of an answer, may last so long.
 REQUEST_S, WRITE_S = 15.0, 15.0
+#: What a task sends after the request that ends its connection is dropped, so many pieces of it.
+DRAINED_MAX = 16
 #: That a task went away which waits for an answer is noticed so late.
 GONE_S = 1.0
 #: Requests a second, after the first ones, which come at once.
@@ -152,8 +154,9 @@ class _TaskSocket:
             writer.write_eof()
             async with asyncio.timeout(WRITE_S):
                 # Its end says that the answer was read: an abort before could take it back.
-                while await reader.read(HEAD_BYTES_MAX):
-                    pass
+                for _ in range(DRAINED_MAX):
+                    if not await reader.read(HEAD_BYTES_MAX):
+                        break
         return not closes
 
     async def _answer(self, reader: asyncio.StreamReader, request: ApiRequest) -> ApiAnswer:
@@ -205,7 +208,7 @@ class TaskSockets:
     async def start(
         self, run: DriverRun, *, driver: str, user: str, names: tuple[str, str]
     ) -> None:
-        """Serve a run that is about to start, if the task has its token; `names`: job and group. Raises OSError."""
+        """Serve a run that is about to start, whose token is prepared; `names`: job and group. Raises OSError."""
         times = await asyncio.to_thread(kept_times, self._top, run.places.runs, DEFAULT_IDENTITY)
         if times is None:
             return

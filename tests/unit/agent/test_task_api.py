@@ -4,9 +4,13 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+import msgspec
 import pytest
 
+from services.agent.drivers.docker.container_spec import container_spec
+from services.agent.drivers.launch_values import launch_environment
 from services.agent.inputs.templates.followed_values import DataUnusable
+from services.agent.inputs.templates.service_directory import KnownNames
 from services.agent.inputs.templates.variable_directory import KnownVariable, VariableReader
 from services.agent.task_api import reads
 from services.agent.task_api.http_messages import (
@@ -18,7 +22,7 @@ from services.agent.task_api.http_messages import (
     parse_head,
 )
 from services.agent.task_api.reads import ApiReader, TaskReads
-from shared.core.runtime.agent_messages import PrepareTask, StartTask, prepared_inputs
+from shared.core.runtime.agent_messages import PrepareTask, StartTask, TaskLaunch, prepared_inputs
 from shared.gotemplate.data import NamedInstance, ServiceName
 from shared.protocol.node_uuids import node_uuid
 from tests.fixed_services import FixedServices
@@ -216,6 +220,9 @@ def test_a_cluster_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch)
 def test_services_are_listed_and_read() -> None:
     """In Nomad's shape; a name without an instance is no service, and is not followed."""
 
+    async def too_many() -> KnownNames:
+        raise DataUnusable("there are 9999 services, the list that nodes get ends at 1000")
+
     async def story() -> None:
         world = World()
         instance = NamedInstance(
@@ -231,6 +238,11 @@ def test_services_are_listed_and_read() -> None:
         assert (one["ServiceName"], one["Address"], one["Port"]) == ("db", "10.0.0.1", 5432)
         assert one["NodeID"] == node_uuid("n1")
         assert (await world.ask("/v1/service/other")).value == []
+        world.services.services = too_many  # type: ignore[method-assign]
+        for path in ("/v1/services", "/v1/service/db"):
+            with pytest.raises(ApiFault, match="ends at") as caught:
+                await world.ask(path)
+            assert caught.value.status == 503
         assert (await world.ask("/v1/agent/health")).value["client"]["ok"] is True
 
     run(story())
@@ -255,3 +267,12 @@ def test_only_a_task_with_its_token_is_told_of_the_socket() -> None:
     assert address() == address(Identity={}) == ""
     assert address(Identities=[{"Name": "x", "Env": True}]) == ""
     assert address(Identity={"Env": True}, Env={"NOMAD_UNIX_ADDR": "mine"}) == "mine"
+
+
+def test_a_container_is_told_where_it_sees_the_socket() -> None:
+    """Its secrets are mounted elsewhere than a process's, whose driver fills in the node's own path."""
+    env = {"NOMAD_UNIX_ADDR": "unix://${NOMAD_SECRETS_DIR}/api.sock"}
+    launch = TaskLaunch(config=msgspec.Raw(b'{"image":"x"}'), env=env)
+    assert container_spec("c", launch).env["NOMAD_UNIX_ADDR"] == "unix:///secrets/api.sock"
+    places = {"NOMAD_SECRETS_DIR": "/data/secrets"}
+    assert launch_environment(launch, places)["NOMAD_UNIX_ADDR"] == "unix:///data/secrets/api.sock"
