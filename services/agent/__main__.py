@@ -497,7 +497,6 @@ def main() -> int:
     _warn_of_torn_journal(home)
     executors: list[TaskExecutor] = []
     hands = _hands(own, home, directories, agent=agent, executors=executors)
-
     make = partial(
         TaskExecutor,
         home=home,

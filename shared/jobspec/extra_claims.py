@@ -1,6 +1,7 @@
 """Claims that an identity block adds to its tokens, with references to what the allocation is.
 
-They stand in a token below one claim, `extra_claims`: who binds rights to a token sees which claims the job's author chose.
+They stand in a token below one claim, `extra_claims`: who binds rights to a token sees which claims the job's author
+chose.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The identities that blocks of a group declare, of tasks and of services: their names, and where a token is written.
 
-Used by checks, by agents and by the keeper, so that all of them read the blocks alike. The token of a service is given to
-one task: that of the service.
+Used by checks, by agents and by the keeper, so that all of them read the blocks alike. The token of a service is given
+to one task: that of the service.
 """
 
 from collections.abc import Iterable, Iterator
@@ -95,7 +95,8 @@ def group_identities(
 ) -> dict[str, tuple[DeclaredIdentity, ...]]:
     """List, by task, the identities that are acted on: the task's own, then those of services.
 
-    `accepted`: the paths that the job was accepted without; an identity among them is none, claims among them are left out.
+    `accepted`: the paths that the job was accepted without; an identity among them is none, claims among them are left
+    out.
     """
     top = f"Job.TaskGroups[{job.groups.index(group)}]"
     found: dict[str, list[DeclaredIdentity]] = {}

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.bounds import WAIT_S
 from tests.bus.up import Up
 
 pytestmark = pytest.mark.bus
@@ -28,7 +29,7 @@ class UnixConnection(http.client.HTTPConnection):
     """HTTP over the socket in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__("localhost", timeout=30)
+        super().__init__("localhost", timeout=WAIT_S)
         self._folder = folder
 
     def connect(self) -> None:
@@ -42,7 +43,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def ask(folder: Path, path: str, token: str) -> tuple[int, Any]:
-    """Ask; status 0: nobody serves the socket."""
+    """Ask; status 0: no agent serves the socket."""
     made = UnixConnection(folder)
     try:
         made.request("GET", path, headers={"X-Nomad-Token": token})
@@ -106,7 +107,7 @@ def test_a_task_asks_its_node(up: Up, tmp_path: Path) -> None:
     assert ask(folder, "/v1/agent/health", mine)[0] == 403
 
     os.kill(up.said["services"]["agent-node-1"], signal.SIGKILL)
-    up.until(lambda: ask(folder, "/v1/agent/health", token)[0] != 200, "nobody serves it")
+    up.until(lambda: ask(folder, "/v1/agent/health", token)[0] != 200, "the agent is down")
     up.until(lambda: ask(folder, "/v1/agent/health", token)[0] == 200, "the next life serves it")
     assert up.run("var", "put", "nomad/jobs/shop", "at=now")[0] == 0
     up.until(lambda: ask(folder, "/v1/var/nomad/jobs/shop", token)[0] == 200, "it reads on")

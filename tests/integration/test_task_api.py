@@ -108,7 +108,7 @@ async def asked(folder: Path, path: str, token: str = "") -> tuple[int, Any]:
 
 
 def can_connect(folder: Path) -> bool:
-    """Say whether anybody serves the socket in a folder."""
+    """Say whether the socket in a folder is served."""
     fd = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     with socket.socket(socket.AF_UNIX) as made:
         try:
@@ -220,7 +220,7 @@ async def test_each_run_has_a_socket(tmp_path: Path) -> None:
 
 
 async def test_a_killed_agents_socket_is_made_anew(tmp_path: Path) -> None:
-    """Kill -9: nobody serves it until the next agent adopts the task, whose token it knows by its mark alone."""
+    """Kill -9: it is not served until the next agent adopts the task, whose token it knows by its mark alone."""
     spec = job(sh("sleep 300", Identity={"File": True}))
     pid = await started_and_orphaned(tmp_path, spec)
     folder = secrets_of(tmp_path)
@@ -426,6 +426,25 @@ async def test_a_task_that_goes_away_frees_its_place(
         await client.writer.drain()
         client.close()
     assert (await asked(task.folder, HEALTH, task.token))[0] == 200
+
+
+async def test_a_fault_costs_its_own_request_alone(
+    task: OneTask, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No text of it is shown, which could hold a value; the connection is good for the next one."""
+
+    async def broken(*_about: object) -> None:
+        raise ValueError("marker-of-a-value")
+
+    monkeypatch.setattr(task.variables, "variable", broken)
+    client = await TaskClient(task.folder).open()
+    client.send(VARIABLE, task.token)
+    assert await client.answer() == (500, "the request could not be answered")
+    client.send(HEALTH, task.token)
+    assert (await client.answer())[0] == 200
+    client.close()
+    said = capfd.readouterr()
+    assert "marker-of-a-value" not in said.out + said.err
 
 
 async def test_an_end_cuts_what_is_under_way(task: OneTask) -> None:

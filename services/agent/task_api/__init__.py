@@ -1,1 +1,1 @@
-"""The task API: a unix socket in each task's secrets directory, over which the task reads what it may of the cluster."""
+"""The task API: a unix socket in the secrets of a task, over which it reads what it may of the cluster."""

@@ -1,6 +1,7 @@
 """What a task reads over its socket, in Nomad's shapes: variables that are named after it, and services.
 
-Answered from what this node's templates read: the keeper decides for each allocation and task, the view says what is new.
+Answered from what this node's templates read: the keeper decides for each allocation and task, the view says what is
+new.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from shared.durations import InvalidDuration, parse_duration
 from shared.gotemplate.data import NamedInstance, Variable
 from shared.protocol.node_uuids import node_uuid
 from shared.protocol.task_variables import path_refusal, task_paths
+from shared.protocol.variable_paths import path_fault
 
 #: An answer of the keeper or the view is awaited so long.
 ANSWER_S = 10.0
@@ -80,6 +82,8 @@ class TaskReads:
         index, wait_s = _blocking(query)
         if reason := path_refusal(path, reader.paths):
             raise ApiFault(403, f"{reason}. Permission denied")
+        if reason := path_fault(path):
+            raise ApiFault(400, reason)
         who = VariableReader(reader.alloc_id, reader.task)
         found = await _soon(self._variables.variable(who, path))
         if index and _index(found.variable) <= index:
@@ -100,7 +104,8 @@ class TaskReads:
         return ApiAnswer({**_shape(one), "Items": dict(one.items)}, _index(one))
 
     async def _list(self, reader: ApiReader, prefix: str) -> ApiAnswer:
-        paths = [path for path in reader.paths if path.startswith(prefix)]
+        # Names of jobs may have what paths may not: then no variable is named after the job.
+        paths = [one for one in reader.paths if one.startswith(prefix) and not path_fault(one)]
         who = VariableReader(reader.alloc_id, reader.task)
         asked = (_soon(self._variables.variable(who, path)) for path in paths)
         found: list[KnownVariable] = await asyncio.gather(*asked)

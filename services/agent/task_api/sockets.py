@@ -1,8 +1,8 @@
 """The sockets of this node's tasks: one for each running task that has the token of its default identity.
 
 A socket is there from before the start of a run until its end. An agent that starts again makes it anew for what it
-adopts, from a record beside the records of the run, which is on disk before the socket: the mark of the token, and whose
-the socket is. Tokens are compared by their marks: that of any other task, allocation or identity is refused, also
+adopts, from a record beside those of the run, which is on disk before the socket: the mark of the token, and whose the
+socket is. Tokens are compared by their marks: that of any other task, allocation or identity is refused, also
 without the bus. Bounds are those of one task: connections, a pace of requests, bytes and time of each.
 """
 
@@ -130,8 +130,9 @@ class _TaskSocket:
                 writer.transport.abort()
         except (OSError, asyncio.IncompleteReadError):
             # The task went away, or took no answer.
-            connection.close()
+            pass
         finally:
+            connection.close()
             self._gate.release()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -163,13 +164,25 @@ class _TaskSocket:
         """Find the answer while the task waits for it. Raises ApiFault; ConnectionError: the task went away."""
         work = asyncio.ensure_future(self._reads.answer(self._reader, request))
         try:
-            while not work.done():
+            while True:
                 await asyncio.wait({work}, timeout=GONE_S)
-                if not work.done() and reader.at_eof():
+                if work.done():
+                    return self._outcome(work)
+                if reader.at_eof():
                     raise ConnectionResetError
-            return work.result()
         finally:
             work.cancel()
+
+    def _outcome(self, work: "asyncio.Future[ApiAnswer]") -> ApiAnswer:
+        """Take an answer that is there. Raises ApiFault."""
+        try:
+            return work.result()
+        except ApiFault:
+            raise
+        except Exception as err:  # noqa: BLE001 - it costs its own request alone.
+            # The text of an error may hold items.
+            _log.warning("task_api.failed", task=self._reader.task, error=type(err).__name__)
+            raise ApiFault(500, "the request could not be answered") from None
 
     def _check(self, request: ApiRequest) -> None:
         """Refuse what has no token, or another one. Raises ApiFault 401, 403."""

@@ -128,6 +128,23 @@ def test_a_task_reads_its_own_variables() -> None:
     run(story())
 
 
+def test_a_job_after_which_no_variable_can_be_named_reads_the_others() -> None:
+    """Its names are no paths: they are not asked for, and the list has what there is."""
+
+    async def story() -> None:
+        world, reader = World(), ApiReader("a1", "shop v1", "g", "server")
+        world.variables.put(OWN[0], a="1")
+        listed = await world.reads.answer(reader, parse_head(head("GET /v1/vars HTTP/1.1")))
+        assert [one["Path"] for one in listed.value] == [OWN[0]]
+        with pytest.raises(ApiFault, match="only letters") as caught:
+            await world.reads.answer(
+                reader, parse_head(head("GET /v1/var/nomad/jobs/shop%20v1 HTTP/1.1"))
+            )
+        assert (caught.value.status, len(world.variables.asked)) == (400, 1)
+
+    run(story())
+
+
 @pytest.mark.parametrize(
     "path", ["nomad/jobs/other", "nomad/jobs/web/g/sidecar", "nomad/jobs/web/", "app", ""]
 )
@@ -252,7 +269,7 @@ def test_services_are_listed_and_read() -> None:
 
 
 def test_only_a_task_with_its_token_is_told_of_the_socket() -> None:
-    """NOMAD_UNIX_ADDR has a reference that the driver fills in; identities of other names and services are no logins."""
+    """NOMAD_UNIX_ADDR has a reference that the driver fills in; identities of other names are no logins."""
 
     def address(**more: Any) -> str:
         story = Story(job=job_json(task_json("main", **more))).hear(5, alloc())

@@ -1,4 +1,4 @@
-"""Identities of services and claims of a block's own: every rule has an error with its path, and who gets which token."""
+"""Identities of services and claims of a block's own: each rule has an error with its path; who gets which token."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ def test_a_services_token_is_its_tasks() -> None:
 
 @pytest.mark.parametrize("wish", [{"File": True}, {"Env": True}])
 def test_a_token_that_several_tasks_could_have_needs_a_task(wish: dict[str, bool]) -> None:
-    """A token in the hands of each sidecar is not what the job asked for; without a wish nobody's is needed."""
+    """A token in the hands of each sidecar is not what the job asked for; a block without a wish names none."""
     several = ({}, {})
     assert errors(job({"Identity": ONE}, tasks=several)) == {}
     (path, text), *rest = errors(job({"Identity": {**ONE, **wish}}, tasks=several)).items()
