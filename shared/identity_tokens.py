@@ -33,7 +33,8 @@ ALGORITHM = "RS256"
 KEY_BITS = 2_048
 #: Clocks of the keeper and of who verifies may differ by so much.
 LEEWAY_S = 10
-_TOKEN_CHARS_MAX = 8 * 1024
+#: A job's names and claims of its own fit (shared/jobspec/extra_claims.py).
+_TOKEN_CHARS_MAX = 16 * 1024
 _ID_DIGITS = 16
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
 

@@ -80,6 +80,8 @@ from services.agent.node_rpc.server import NodeRpcServer
 from services.agent.role import DISK_SOURCE, Agent
 from services.agent.run_as import run_as
 from services.agent.settings import PREFIX, AgentSettings, agent_settings
+from services.agent.task_api.reads import TaskReads
+from services.agent.task_api.sockets import TaskSockets
 from services.agent.tasks.operator_orders import SOURCE
 from services.agent.tasks.task_resources import HOST_NETWORK
 from shared.bus.process.runner import BeforeEnd, SideTask, run_role
@@ -135,6 +137,11 @@ class ClusterData:
         self.variables = VariableDirectory(node_id, self._cluster_id)
         self.tokens = KeeperTokens(node_id, self._cluster_id)
         self.disks = BusPeers(node_id)
+
+    def sockets(self, home: DataDir, drivers: Mapping[str, Driver]) -> TaskSockets:
+        """Make what serves the task API."""
+        reads = TaskReads(self.variables, self.services)
+        return TaskSockets(home.top, task_owner(drivers), reads)
 
     def _cluster_id(self) -> str:
         return "" if self.agent is None else self.agent.cluster_id
@@ -513,7 +520,6 @@ def main() -> int:
     _warn_of_torn_journal(home)
     executors: list[TaskExecutor] = []
     carriers = _carriers(own, home, directories, agent=agent, executors=executors)
-
     make = partial(
         TaskExecutor,
         home=home,
@@ -523,6 +529,7 @@ def main() -> int:
         volumes=volumes,
         networks=networks,
         devices=devices,
+        sockets=data.sockets(home, drivers),
     )
     code = run_role(
         cast("Role", agent),

@@ -16,7 +16,7 @@ from schemas.answers import DeadLine
 from schemas.envelope import LogRecord
 from services.gateway.allocation_times import AllocationTimes
 from services.gateway.change_index import ChangeIndex
-from services.gateway.nomad.ids import NodeIds
+from services.gateway.nomad.nodes import NodeIds
 from services.gateway.nomad.source import ShapeSource
 from shared.core.decide.garbage import LogTimeIndex
 from shared.core.runtime.messages import Effect, Record, Replay, Source

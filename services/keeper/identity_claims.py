@@ -3,7 +3,7 @@
 The question of a node decides nothing but which identity it is about: audience and lifetime are those of the job file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from schemas.base import SECOND_NS, JobId
@@ -11,7 +11,13 @@ from shared.core.state.ids import alloc_id
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import JobVersion
 from shared.errors import CommandInvalid
-from shared.jobspec.identities import task_identities
+from shared.jobspec.extra_claims import CLAIM, filled_claims
+from shared.jobspec.identities import (
+    DeclaredIdentity,
+    accepted_without,
+    extra_claims_of,
+    group_identities,
+)
 from shared.jobspec.nomad.job import JOB_DECODER, TaskSpec
 from shared.jobspec.nomad.services import WorkloadIdentity
 from shared.protocol.identity_names import (
@@ -33,6 +39,10 @@ class SignedBlock(NamedTuple):
 
     block: WorkloadIdentity
     claims: Mapping[str, str]
+    #: name of the service that it is of; empty: it is the task's own.
+    service: str = ""
+    #: of the job, for claims of the block's own.
+    node_pool: str = ""
 
 
 #: By group and task: the identities by name.
@@ -84,20 +94,24 @@ def vault_block(audience: str, life_s: int) -> WorkloadIdentity:
 
 
 def _identities_of(spec: bytes, vault: WorkloadIdentity) -> _Identities:
-    return {
-        (group.name, task.name): _of_task(task, vault)
-        for group in JOB_DECODER.decode(spec).groups
-        for task in group.tasks
-    }
+    job = JOB_DECODER.decode(spec)
+    accepted, found = accepted_without(spec), _Identities()
+    for group in job.groups:
+        declared = group_identities(job, group, accepted)
+        for task in group.tasks:
+            found[group.name, task.name] = _of_task(task, declared[task.name], vault, job.node_pool)
+    return found
 
 
-def _of_task(task: TaskSpec, vault: WorkloadIdentity) -> dict[str, SignedBlock]:
-    found = {one.name: SignedBlock(one.block, {}) for one in task_identities(task)}
+def _of_task(
+    task: TaskSpec, declared: Iterable[DeclaredIdentity], vault: WorkloadIdentity, pool: str
+) -> dict[str, SignedBlock]:
+    found = {one.name: SignedBlock(one.block, {}, one.service, pool) for one in declared}
     if task.vault is not None:
         block = found[VAULT_IDENTITY].block if VAULT_IDENTITY in found else vault
         claims = {"vault_namespace": task.vault.namespace, "vault_role": task.vault.role}
         said = {name: text for name, text in claims.items() if text}
-        found[VAULT_IDENTITY] = SignedBlock(block, said)
+        found[VAULT_IDENTITY] = SignedBlock(block, said, "", pool)
     return found
 
 
@@ -122,15 +136,20 @@ def claims_of(
     group = table.groups.names[ref]
     issued_s = now_ns // SECOND_NS
     claims: dict[str, Any] = {
-        "sub": f"{REGION}:{NAMESPACE}:{job_id}:{group}:{task}:{name}",
+        "sub": f"{REGION}:{NAMESPACE}:{job_id}:{group}:{signed.service or task}:{name}",
         "iat": issued_s,
         "nbf": issued_s,
         "nomad_namespace": NAMESPACE,
         "nomad_job_id": job_id,
         "nomad_allocation_id": alloc_id(int(table.key[row])),
-        "nomad_task": task,
     }
+    # As in Nomad: the token of a service says nothing of a task.
+    claims |= {"nomad_service": signed.service} if signed.service else {"nomad_task": task}
     claims |= signed.claims
+    if said := extra_claims_of(block):
+        # Below one claim: what a job's author says is never one of the keeper's own claims.
+        values = _claim_values(state, row, claims, pool=signed.node_pool, group=group)
+        claims[CLAIM] = filled_claims(said, values)
     if audience:
         claims["aud"] = audience[0] if len(audience) == 1 else list(audience)
     if block.ttl_ns > 0:
@@ -138,3 +157,24 @@ def claims_of(
     if issuer:
         claims["iss"] = issuer
     return claims
+
+
+def _claim_values(
+    state: State, row: int, claims: Mapping[str, Any], *, pool: str, group: str
+) -> dict[str, str]:
+    """Return the values of references in claims (shared/jobspec/extra_claims.py)."""
+    node = state.fleet.specs[int(state.allocations.node[row])]
+    return {
+        "job.region": REGION,
+        "job.namespace": NAMESPACE,
+        "job.id": claims["nomad_job_id"],
+        "job.node_pool": pool,
+        "group.name": group,
+        "task.name": claims.get("nomad_task", ""),
+        "service.name": claims.get("nomad_service", ""),
+        "alloc.id": claims["nomad_allocation_id"],
+        "node.id": node.node_id,
+        "node.datacenter": node.datacenter,
+        "node.pool": node.node_pool,
+        "node.class": node.node_class,
+    }

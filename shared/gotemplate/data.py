@@ -38,6 +38,9 @@ class Variable(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = "default"
     create_index: int = 0
     modify_index: int = 0
+    #: log time; 0: not known.
+    create_ns: int = 0
+    modify_ns: int = 0
 
     def __repr__(self) -> str:
         """Name it without its items: a text of it may reach a log."""

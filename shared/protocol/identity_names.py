@@ -3,6 +3,8 @@
 #: Of the block without a name; its audience is this cluster.
 DEFAULT_IDENTITY = "default"
 DEFAULT_AUDIENCE = "nomadproject.io"
+#: What the name of a service's identity begins with, where its block has none: service and port follow.
+SERVICE_PREFIX = "service_"
 #: With which a task logs in at Vault; the keeper's settings give its audience and life where the job does not.
 VAULT_IDENTITY = "vault_default"
 VAULT_AUDIENCE = "vault.io"

@@ -44,13 +44,17 @@ from services.agent.network.group_networks import GroupNetworks
 from services.agent.network.settings import BridgeSettings
 from services.agent.node_reconciler import AgentLimits
 from services.agent.role import Agent
+from services.agent.task_api.reads import TaskReads
+from services.agent.task_api.sockets import TaskSockets
 from shared.bus.process.settings import configure_logging
 from shared.core.runtime.agent_messages import Answer, Ask, EndTasks
 from shared.core.runtime.desired_allocs import DesiredAlloc
 from shared.core.runtime.messages import Message, Send, SetTimer, Stop, Timer
 from shared.core.state.ids import alloc_id
 from tests.bounds import WAIT_S
+from tests.fixed_services import FixedServices
 from tests.fixed_tokens import FileTokens, FixedTokens
+from tests.fixed_variables import FixedVariables
 from tests.projected import projected
 
 NODE = "n1"
@@ -161,6 +165,7 @@ class Node:
         handlers: list[InputHandler] = [self.identities, templates, secrets, *inputs(self.home)]
         handlers += [self.vault] if self.vault is not None else []
         self.networks = _networks(self.home, by_name, bridge)
+        reads = TaskReads(variables or FixedVariables(), services or FixedServices())
         self.edge = TaskExecutor(
             home=self.home,
             drivers=by_name,
@@ -168,6 +173,7 @@ class Node:
             directories=self.directories,
             handlers={one.kind: one for one in handlers},
             networks=self.networks,
+            sockets=TaskSockets(self.home.top, task_owner(by_name), reads),
         )
         self._performers = {**self.edge.performers(), Ask: self._answer}
         self.agent = _agent(self.home, self.networks.fingerprint(), settings)

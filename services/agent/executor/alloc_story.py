@@ -5,6 +5,7 @@ The role cannot log, so the lines follow what it writes to the journal.
 
 from collections.abc import Iterable
 
+import msgspec
 import structlog
 
 from shared.core.runtime.agent_messages import (
@@ -15,6 +16,12 @@ from shared.core.runtime.agent_messages import (
 )
 
 _log = structlog.get_logger()
+
+
+class _Plan(msgspec.Struct):
+    """What is read of the compiled form of a job."""
+
+    job_parent: str = ""
 
 
 class AllocStory:
@@ -42,6 +49,14 @@ class AllocStory:
         alloc = entry.alloc
         names = {"job": alloc.job_id, "group": alloc.group, "version": alloc.version}
         return {**names, "alloc": alloc.alloc_id, "seq": self._seq}
+
+    def variable_names(self, key: int) -> tuple[str, str]:
+        """Return the job and the group after which variables of an allocation are named; empty: it is not known."""
+        entry = self._kept.get(key)
+        if entry is None:
+            return "", ""
+        plan = msgspec.json.decode(entry.plan, type=_Plan)
+        return plan.job_parent or entry.alloc.job_id, entry.alloc.group
 
     def log(self, entries: Iterable[JournalEntry]) -> None:
         """Log the events of new entries."""

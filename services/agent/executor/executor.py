@@ -44,6 +44,8 @@ from services.agent.inputs.secrets.filled_inputs import Values, missing_key
 from services.agent.network.group_networks import GroupNetworks
 from services.agent.network.settings import BridgeSettings
 from services.agent.safe_open import open_below
+from services.agent.task_api.sockets import TaskSockets
+from services.agent.tasks.resolved_inputs import DEFAULT_TOKEN
 from shared.core.runtime.agent_messages import (
     AgentInput,
     CancelPrepare,
@@ -81,6 +83,8 @@ LOG_CHECKS_PER_S = 2_000
 #: Signals, kills and abandoned starts.
 DRIVER_SHORT_TIMEOUT_S = 15.0
 
+#: Kind of the event that says that a task has no task API, and the name of its socket.
+API_EVENT, SOCKET = "Task API", "secrets/api.sock"
 _log = structlog.get_logger()
 
 _RunKey = tuple[int, str, int]
@@ -100,8 +104,10 @@ class TaskExecutor:
         volumes: HostVolumes | None = None,
         networks: GroupNetworks | None = None,
         devices: DevicePlugins | None = None,
+        sockets: TaskSockets | None = None,
     ) -> None:
         self._home = home
+        self._sockets = sockets
         self._directories = directories or AllocDirs(home.top)
         self._volumes = volumes or HostVolumes({})
         self._networks = networks or GroupNetworks(
@@ -189,6 +195,8 @@ class TaskExecutor:
         for task in list(self._work):
             task.cancel()
         await asyncio.gather(*self._work, return_exceptions=True)
+        if self._sockets is not None:
+            await self._sockets.close()
         self._home.close()
 
     # ---- effects ----
@@ -307,6 +315,7 @@ class TaskExecutor:
             found = self._ports.get(effect.key)
             problem = await asyncio.shield(found) if found is not None else ""
             await asyncio.to_thread(self._prepare, run, effect, problem)
+            await self._offer_api(run, effect)
             # Not wait_for: it may swallow a cancellation that comes together with the answer.
             async with asyncio.timeout(DRIVER_TIMEOUT_S):
                 # Asked before every start: a plugin keeps nothing, so that a crash in between leaves nothing.
@@ -315,6 +324,7 @@ class TaskExecutor:
                 handle = _checked(await driver.start(run, launch))
         except StartRefused as err:
             reason = self._inputs.mask(effect.alloc_id, effect.task, str(err))
+            await self._end_api(run)
             self._inject(_failed(effect, reason, recoverable=err.recoverable))
             return
         except Exception as err:  # noqa: BLE001 - a driver may fail in any way; its task alone pays.
@@ -326,6 +336,7 @@ class TaskExecutor:
                 _log.warning("driver.failed", driver=driver.name, task=effect.task, error=reason)
             if run is not None:
                 await self._bounded(driver.abandon(run), effect.task)
+            await self._end_api(run)
             recoverable = not isinstance(err, ValueError)
             self._inject(_failed(effect, reason, recoverable=recoverable))
             return
@@ -370,7 +381,26 @@ class TaskExecutor:
         elif isinstance(found, TaskExit):
             self._inject(_exited(effect, found))
         else:
+            await self._offer_api(run, effect)
             await self._watch(driver, found, run, effect, adopted=True)
+
+    async def _offer_api(self, run: DriverRun, effect: StartTask | RecoverTask) -> None:
+        """Serve the task API to a run; without it the run goes its way, and an event says why."""
+        if self._sockets is None:
+            return
+        names = self._story.variable_names(effect.key)
+        try:
+            if isinstance(effect, RecoverTask):
+                await self._sockets.adopt(run, names)
+            elif any(one.name == DEFAULT_TOKEN for one in effect.inputs):
+                user = effect.launch.user
+                await self._sockets.start(run, driver=effect.driver, user=user, names=names)
+        except OSError as err:
+            self._note(run, API_EVENT, f"{SOCKET} is not served: {err.strerror or err}")
+
+    async def _end_api(self, run: DriverRun | None) -> None:
+        if self._sockets is not None and run is not None:
+            await self._bounded(self._sockets.end(run), run.task)
 
     async def _watch(
         self,
@@ -407,6 +437,8 @@ class TaskExecutor:
             reason = self._inputs.mask(effect.alloc_id, effect.task, end.reason)
             end = msgspec.structs.replace(end, reason=reason)
         del self._live[key]
+        # Before the role hears of it: the next run has a socket of its own.
+        await self._end_api(run)
         self._logs.pop(key, None)
         by_itself = key not in self._signaled
         self._signaled.discard(key)

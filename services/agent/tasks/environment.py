@@ -15,6 +15,7 @@ import msgspec
 from schemas.nodes import NodeSpec
 from services.agent.tasks import task_resources
 from services.agent.tasks.resolved_group import ResolvedGroup, ResolvedTask
+from services.agent.tasks.resolved_inputs import DEFAULT_TOKEN
 from services.agent.tasks.runtime_state import TaskRuntime
 from services.agent.tasks.task_resources import env_name
 from shared.core.runtime.agent_messages import (
@@ -108,6 +109,9 @@ def task_environment(
         "NOMAD_CPU_LIMIT": str(task.cpu_mhz),
         "NOMAD_MEMORY_LIMIT": str(task.memory_mib),
     }
+    if any(one.name == DEFAULT_TOKEN for one in task.inputs):
+        # The driver knows where the task sees the directory.
+        ours["NOMAD_UNIX_ADDR"] = "unix://${NOMAD_SECRETS_DIR}/api.sock"
     if plan.stateful:
         ours["NOMAD_GROUP_HOSTNAME"] = instance_hostname(alloc)
     if plan.job_parent:

@@ -19,9 +19,9 @@ from services.agent.tasks.resolved_inputs import (
     resolve_inputs,
 )
 from shared.errors import CommandInvalid
-from shared.jobspec.checks.unsupported_fields import ACCEPTED_UNBUILT
 from shared.jobspec.checks.volumes import mount_place
 from shared.jobspec.compile.group_ask import InstanceRanges, task_instance_ranges
+from shared.jobspec.identities import DeclaredIdentity, accepted_without, group_identities
 from shared.jobspec.nomad.defaults import resolve_health, resolve_restart
 from shared.jobspec.nomad.job import JOB_DECODER, JobSpec, TaskGroup, TaskSpec, merged_meta
 from shared.jobspec.nomad.placement import Dns, Network
@@ -195,7 +195,7 @@ def resolve_group(spec: bytes, group: str, origin: JobOrigin = NO_ORIGIN) -> Res
             "invalid", f"group {group!r} needs tasks with different names, was {names}"
         )
     ways = task_instance_ranges(found)
-    left_out = _inputs_left_out(spec, job, found)
+    accepted = _accepted_inputs(spec, job, found)
     disconnect = found.disconnect
     silence_ns = None if disconnect is None else disconnect.stop_on_client_after_ns
     return ResolvedGroup(
@@ -205,7 +205,7 @@ def resolve_group(spec: bytes, group: str, origin: JobOrigin = NO_ORIGIN) -> Res
         job_type=job.type,
         tasks=tuple(
             _resolve_task(
-                job, found, task, spans=tuple(way[at] for way in ways), left_out=left_out[at]
+                job, found, task, spans=tuple(way[at] for way in ways), accepted=accepted[at]
             )
             for at, task in enumerate(found.tasks)
         ),
@@ -277,23 +277,23 @@ def _on_success(job: JobSpec, task: TaskSpec) -> bool:
     return task.lifecycle.sidecar and task.lifecycle.hook in {"prestart", "poststart"}
 
 
-class _AcceptedFields(msgspec.Struct):
-    """What a job was accepted without."""
-
-    paths: tuple[str, ...] = msgspec.field(name=ACCEPTED_UNBUILT, default=())
-
-
-def _inputs_left_out(spec: bytes, job: JobSpec, group: TaskGroup) -> list[LeftOutInputs]:
-    """List, for each task, the blocks that the job was accepted without."""
+def _accepted_inputs(
+    spec: bytes, job: JobSpec, group: TaskGroup
+) -> list[tuple[LeftOutInputs, tuple[DeclaredIdentity, ...]]]:
+    """List, for each task, the blocks that the job was accepted without, and the identities that it is given."""
     has_any = (
-        one.templates or one.secrets or one.identity or one.identities or one.vault
+        one.templates or one.secrets or one.identity or one.identities or one.vault or one.services
         for one in group.tasks
     )
-    if not any(has_any):
-        return [NONE_LEFT_OUT] * len(group.tasks)
-    paths = msgspec.json.decode(spec, type=_AcceptedFields).paths
+    if not (group.services or any(has_any)):
+        return [(NONE_LEFT_OUT, ())] * len(group.tasks)
+    paths = accepted_without(spec)
     top = f"Job.TaskGroups[{job.groups.index(group)}].Tasks"
-    return [inputs_left_out(paths, f"{top}[{at}]", task) for at, task in enumerate(group.tasks)]
+    identities = group_identities(job, group, paths)
+    return [
+        (inputs_left_out(paths, f"{top}[{at}]", task), identities[task.name])
+        for at, task in enumerate(group.tasks)
+    ]
 
 
 def _renders_again(group: TaskGroup, task: TaskSpec) -> bool:
@@ -323,7 +323,7 @@ def _resolve_task(
     task: TaskSpec,
     *,
     spans: tuple[InstanceRanges, ...],
-    left_out: LeftOutInputs,
+    accepted: tuple[LeftOutInputs, tuple[DeclaredIdentity, ...]],
 ) -> ResolvedTask:
     restart = resolve_restart(job.type, group, task)
     hook = task.lifecycle.hook if task.lifecycle is not None else ""
@@ -351,8 +351,9 @@ def _resolve_task(
         payload_file=task.dispatch_payload.file if task.dispatch_payload is not None else "",
         inputs=resolve_inputs(
             task,
+            declared=accepted[1],
             renders_again=_renders_again(group, task),
-            left_out=left_out,
+            left_out=accepted[0],
         ),
         volumes=_volumes(group, task),
         actions=tuple(

@@ -24,15 +24,16 @@ from shared.core.runtime.input_specs import (
 from shared.jobspec.checks.templates import reads_files
 from shared.jobspec.identities import (
     DeclaredIdentity,
-    identities_left_out,
     identity_file,
-    task_identities,
 )
 from shared.jobspec.nomad.job import TaskSpec
 from shared.jobspec.nomad.tasks import Artifact, Secret, TemplateBlock, Vault
+from shared.protocol.identity_names import DEFAULT_IDENTITY
 
 #: How functions begin whose results change while a task runs.
 LIVE_FUNCTIONS = ("service", "nomadService", "nomadVar")
+#: Name of the input that is the token of the default identity: with it the task has the task API.
+DEFAULT_TOKEN = f"{IDENTITY}[{DEFAULT_IDENTITY}]"
 #: Of tasks with a vault block.
 VAULT_FUNCTION = "secret"
 
@@ -75,7 +76,6 @@ class LeftOutInputs(NamedTuple):
 
     templates: frozenset[int] = frozenset()
     secrets: frozenset[int] = frozenset()
-    identities: frozenset[str] = frozenset()
     vault: bool = False
 
 
@@ -83,17 +83,21 @@ NONE_LEFT_OUT = LeftOutInputs()
 
 
 def resolve_inputs(
-    task: TaskSpec, *, renders_again: bool = False, left_out: LeftOutInputs = NONE_LEFT_OUT
+    task: TaskSpec,
+    *,
+    declared: Iterable[DeclaredIdentity] = (),
+    renders_again: bool = False,
+    left_out: LeftOutInputs = NONE_LEFT_OUT,
 ) -> tuple[ResolvedInput, ...]:
     """List the inputs of a task in the order in which they are prepared; the payload is not among them.
 
-    `renders_again`: templates are rendered before each start.
+    `declared`: identities of the task and of its services. `renders_again`: templates are rendered before each start.
     """
     identities = tuple(
         _identity(one, task.driver)
-        for one in task_identities(task)
+        for one in declared
         # Without either a token is of no use to the task.
-        if one.name not in left_out.identities and (one.block.env or one.block.file)
+        if one.block.env or one.block.file
     )
     has_vault = task.vault is not None and not left_out.vault
     vault = (_vault(task.vault, task.driver),) if task.vault is not None and has_vault else ()
@@ -115,7 +119,6 @@ def inputs_left_out(accepted: Iterable[str], path: str, task: TaskSpec) -> LeftO
     return LeftOutInputs(
         templates=_left_out(paths, f"{path}.Templates", len(task.templates)),
         secrets=_left_out(paths, f"{path}.Secrets", len(task.secrets)),
-        identities=identities_left_out(paths, path, task),
         vault=f"{path}.Vault" in paths,
     )
 

@@ -45,13 +45,16 @@ class TaskCaller(Caller):
             claims = verify_token(self._token, keys, now_s=time.time(), audience=DEFAULT_AUDIENCE)
         except TokenInvalid as err:
             raise permission_denied(f"the token of the task: {err}") from err
+        task = claims.get("nomad_task")
+        if not isinstance(task, str) or not task:
+            raise permission_denied("the token is not one of a task")
         row = _live_row(state, str(claims.get("nomad_allocation_id", "")))
         if row < 0:
             raise permission_denied("the allocation of the token does not run")
         groups, ref = state.allocations.groups, int(state.allocations.group[row])
         job_id: str = groups.job_ids[ref]
         job_id = state.launches.parent_of.get(JobId(job_id), job_id)
-        return task_paths(job_id, groups.names[ref], str(claims.get("nomad_task", "")))
+        return task_paths(job_id, groups.names[ref], task)
 
 
 def task_caller(server: ServerContext, headers: Mapping[str, str]) -> TaskCaller | None:

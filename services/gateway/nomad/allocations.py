@@ -7,13 +7,13 @@ from schemas.allocations import CLIENT_STATUSES, DESIRED_STATUSES, HEALTHS
 from schemas.base import JobId
 from schemas.node_answers import TaskShown
 from services.gateway.nomad.evaluations import metric
-from services.gateway.nomad.ids import node_uuid
 from services.gateway.nomad.jobs import nomad_job
 from services.gateway.nomad.source import Object, ShapeSource
 from services.gateway.nomad.times import UNSET, rfc3339
 from shared.core.columns import Rows
 from shared.core.state.ids import ALLOC_SALT, alloc_id, deployment_id, eval_id, shown_ids
 from shared.core.state.state import State
+from shared.protocol.node_uuids import node_uuid
 from shared.query import projections, resource_usage
 
 _TASKS = msgspec.json.Decoder(dict[str, TaskShown])

@@ -18,11 +18,11 @@ from schemas.plans import PlanCommitted
 from services.gateway.nomad.allocations import nomad_alloc
 from services.gateway.nomad.deployments import nomad_deployment
 from services.gateway.nomad.evaluations import nomad_eval
-from services.gateway.nomad.ids import node_uuid
 from services.gateway.nomad.jobs import nomad_job
 from services.gateway.nomad.nodes import nomad_node
 from services.gateway.nomad.source import Object, ShapeSource
 from shared.core.state.state import State
+from shared.protocol.node_uuids import node_uuid
 from shared.query.event_scope import EventScope, event_scope
 
 #: Type of a node's event by fact; the first that the record holds.

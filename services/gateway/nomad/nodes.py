@@ -2,10 +2,10 @@
 
 from schemas.base import SECOND_NS
 from schemas.nodes import NODE_STATUSES
-from services.gateway.nomad.ids import node_uuid
 from services.gateway.nomad.source import Object, ShapeSource
 from services.gateway.nomad.times import rfc3339
 from shared.core.state.state import State
+from shared.protocol.node_uuids import node_uuid
 
 _DRIVER = "driver."
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
@@ -157,3 +157,35 @@ def _drivers(attributes: dict[str, str], changed_ns: int, *, is_up: bool) -> Obj
                 "UpdateTime": rfc3339(changed_ns),
             }
     return found
+
+
+class NodeIds:
+    """Node ids by UUID, made anew when a node came or left."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._generation = -1
+        self._by_uuid: dict[str, str] = {}
+
+    def find(self, text: str) -> str:
+        """The id of a node by its UUID or its own id; empty: there is none."""
+        if text in self._state.fleet.row_of:
+            return text
+        return self._known().get(text.lower(), "")
+
+    def with_prefix(self, prefix: str) -> list[str]:
+        """Ids of the nodes whose UUID, or own id, begins so; sorted by UUID."""
+        lower, known = prefix.lower(), self._known()
+        return [
+            known[uuid]
+            for uuid in sorted(known)
+            if uuid.startswith(lower) or known[uuid].startswith(prefix)
+        ]
+
+    def _known(self) -> dict[str, str]:
+        if self._generation != self._state.fleet.generation or len(self._by_uuid) != len(
+            self._state.fleet.row_of
+        ):
+            self._by_uuid = {node_uuid(one): str(one) for one in self._state.fleet.row_of}
+            self._generation = self._state.fleet.generation
+        return self._by_uuid

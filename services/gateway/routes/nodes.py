@@ -12,12 +12,12 @@ from services.gateway.edge.paging import page
 from services.gateway.edge.route import Endpoint
 from services.gateway.nomad.allocations import nomad_alloc, rows_in_order
 from services.gateway.nomad.filter_expression import compile_filter
-from services.gateway.nomad.ids import node_uuid
 from services.gateway.nomad.nodes import node_index, node_stub, nomad_node
 from services.gateway.routes.job_writes import field, submission_id
 from services.gateway.routes.lookup import find_node
 from shared.core.state.ids import eval_id
 from shared.protocol import subjects
+from shared.protocol.node_uuids import node_uuid
 
 _TABLES = ("fleet",)
 #: Jobs that one request evaluates.

@@ -6,7 +6,6 @@ from services.gateway.edge.call import Call
 from services.gateway.edge.faults import HttpFault
 from services.gateway.edge.route import Endpoint
 from services.gateway.nomad.allocations import alloc_shown_ids
-from services.gateway.nomad.ids import node_uuid
 from services.gateway.routes.job_writes import field
 from services.gateway.routes.lookup import (
     allocs_with_prefix,
@@ -14,6 +13,7 @@ from services.gateway.routes.lookup import (
     evals_with_prefix,
 )
 from shared.core.state.ids import deployment_id, eval_id
+from shared.protocol.node_uuids import node_uuid
 
 SHOWN_MAX = 20
 _TEXT_MIN, _TEXT_MAX = 1, 256

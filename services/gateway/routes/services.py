@@ -6,11 +6,11 @@ from services.gateway.change_index import job, table
 from services.gateway.edge.call import Call
 from services.gateway.edge.faults import HttpFault
 from services.gateway.edge.route import Endpoint
-from services.gateway.nomad.ids import node_uuid
 from services.gateway.nomad.source import Object
 from services.gateway.routes.lookup import find_alloc, find_job
 from shared.errors import CommandInvalid
 from shared.jobspec.service_names import registration_id
+from shared.protocol.node_uuids import node_uuid
 
 _TABLES = ("allocations", "jobs")
 #: Nomad does not page these lists.

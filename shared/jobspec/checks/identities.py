@@ -1,7 +1,7 @@
-"""Validation of the identities of tasks. Source: Nomad workload_id.go, Validate and Warnings.
+"""Validation of identity blocks, and of those of tasks. Source: Nomad workload_id.go, Validate and Warnings.
 
 Beyond Nomad: names are unique, `Identity` is the default one, tokens have files of their own, and a ttl is at least a
-second, as `exp` counts them.
+second, as `exp` counts them. Next: `service_identities.py`.
 """
 
 import re
@@ -11,9 +11,19 @@ import msgspec
 from schemas.base import SECOND_NS
 from shared.jobspec.checks.error_list import DURATION_NS_MAX, ErrorList
 from shared.jobspec.checks.templates import ESCAPES, is_outside, place_in_allocation
+from shared.jobspec.extra_claims import (
+    CLAIMS_BYTES_MAX,
+    CLAIMS_MAX,
+    REFERENCES_MAX,
+    claim_name_error,
+    claim_text_error,
+    count_references,
+)
 from shared.jobspec.identities import (
     DeclaredIdentity,
+    extra_claims_of,
     identity_file,
+    service_identities,
     task_identities,
 )
 from shared.jobspec.nomad.job import JobSpec, TaskSpec
@@ -43,15 +53,31 @@ def check_identities(faults: ErrorList, task: TaskSpec, path: str) -> None:
         here = f"{path}.{one.path}"
         if one.path == "Identity" and one.name != DEFAULT_IDENTITY:
             faults.add(f"{here}.Name", "is the default identity's; others stand in Identities")
-        elif not _NAME.fullmatch(one.name):
-            text = f"must be 1 to 128 letters, digits, - and _, was {one.name[:140]!r}"
+        elif text := identity_name_error(one.name):
             faults.add(f"{here}.Name", text)
         elif one.name in names:
             faults.add(f"{here}.Name", f"another identity of the task is named {one.name!r}")
         names.add(one.name)
-        _audience(faults, one, here)
-        _change(faults, one, here)
-        _file(faults, one, here, taken)
+        if one.block.service_name:
+            text = "is for identities of services: declare the identity in the block of the service"
+            faults.add(f"{here}.ServiceName", text)
+        check_identity(faults, one, here, taken)
+
+
+def identity_name_error(name: str) -> str:
+    """Say what is wrong with the name of an identity; empty: nothing."""
+    if _NAME.fullmatch(name):
+        return ""
+    return f"must be 1 to 128 letters, digits, - and _, was {name[:140]!r}"
+
+
+def check_identity(faults: ErrorList, one: DeclaredIdentity, path: str, taken: set[str]) -> None:
+    """Check a block but for its name. `taken`: files that are written for its task; its own is added."""
+    _audience(faults, one, path)
+    _change(faults, one, path)
+    _file(faults, one, path, taken)
+    if one.block.extra_claims:
+        _claims(faults, one, f"{path}.ExtraClaims")
 
 
 def identity_warnings(job: JobSpec) -> list[str]:
@@ -61,6 +87,10 @@ def identity_warnings(job: JobSpec) -> list[str]:
         for task in group.tasks:
             for one in task_identities(task) if task.identity or task.identities else ():
                 about = f"identity {one.name!r} of task {task.name!r}"
+                found += [f"{about} {text}" for text in _unsafe(one)]
+        for _, one in service_identities(job.name or job.id, group):
+            if one.block.env or one.block.file:
+                about = f"identity {one.name!r} of service {one.service!r}"
                 found += [f"{about} {text}" for text in _unsafe(one)]
     return found
 
@@ -109,6 +139,25 @@ def _change(faults: ErrorList, one: DeclaredIdentity, path: str) -> None:
         faults.add(f"{path}.TTL", "the default identity has no ttl, as in Nomad; give it a name")
     elif one.block.ttl_ns:
         faults.within_span(path, ".TTL", one.block.ttl_ns, (SECOND_NS, DURATION_NS_MAX))
+
+
+def _claims(faults: ErrorList, one: DeclaredIdentity, path: str) -> None:
+    found = extra_claims_of(one.block)
+    if not found:
+        faults.add(path, "must be a map of texts")
+        return
+    if len(found) > CLAIMS_MAX:
+        faults.add(path, f"{len(found)} claims, at most {CLAIMS_MAX} are allowed")
+        return
+    if (size := len(msgspec.json.encode(found))) > CLAIMS_BYTES_MAX:
+        faults.add(path, f"has {size} bytes as JSON, at most {CLAIMS_BYTES_MAX} are allowed")
+    if (count := sum(map(count_references, found.values()))) > REFERENCES_MAX:
+        faults.add(path, f"{count} references, at most {REFERENCES_MAX} are allowed")
+    for name, text in found.items():
+        if fault := claim_name_error(name):
+            faults.add(path, fault)
+        elif fault := claim_text_error(text):
+            faults.add(f"{path}.{name}", fault)
 
 
 def _file(faults: ErrorList, one: DeclaredIdentity, path: str, taken: set[str]) -> None:

@@ -29,6 +29,7 @@ from shared.jobspec.checks.resources import (
     check_resources,
 )
 from shared.jobspec.checks.secrets import check_secrets
+from shared.jobspec.checks.service_identities import check_service_identities
 from shared.jobspec.checks.services import check_services
 from shared.jobspec.checks.stateful import check_stateful
 from shared.jobspec.checks.templates import check_templates
@@ -142,6 +143,7 @@ def _group(faults: ErrorList, job: JobSpec, group: TaskGroup, path: str) -> None
             _restart(faults, job, group, task, path=f"{path}.Tasks[{at}].RestartPolicy")
     if len(group.tasks) > 1:
         _unique(faults, [task.name for task in group.tasks], f"{path}.Tasks", "task")
+    check_service_identities(faults, job, group, path)
 
 
 def _disconnect(faults: ErrorList, group: TaskGroup, path: str) -> None:

@@ -89,7 +89,7 @@ SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
     Service: frozenset(
         (
             *("Name", "Tags", "CanaryTags", "PortLabel", "AddressMode", "Address", "Checks"),
-            *("CheckRestart", "Meta", "CanaryMeta", "TaskName", "OnUpdate", "Provider"),
+            *("CheckRestart", "Meta", "CanaryMeta", "TaskName", "OnUpdate", "Provider", "Identity"),
         )
     ),
     Check: frozenset(
@@ -124,7 +124,7 @@ SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
     WorkloadIdentity: frozenset(
         (
             *("Name", "Audience", "ChangeMode", "ChangeSignal", "Env", "File", "Filepath"),
-            "TTL",
+            *("TTL", "ServiceName", "ExtraClaims"),
         )
     ),
     RestartBlock: frozenset(("Attempts", "Interval", "Delay", "Mode", "RenderTemplates")),

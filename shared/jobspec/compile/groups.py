@@ -116,6 +116,8 @@ def group_digest(
         task if _TASK_IN_PLACE_FIELDS.isdisjoint(task) else _restarting_parts(task)
         for task in group.get("Tasks", ())
     ]
+    if given := _given_identities(group):
+        kept["ServiceIdentities"] = given
     if job_meta:
         kept["JobMeta"] = job_meta
     if remotes:
@@ -130,6 +132,23 @@ def _restarting_parts(task: JsonObject) -> JsonObject:
     if logs.get("Disabled") or logs.get("Enabled") is False:
         kept["LogConfig"] = {"Disabled": True}
     return kept
+
+
+def _given_identities(group: JsonObject) -> list[JsonObject]:
+    """List the services whose identity gives a task a token: a task gets tokens when it starts."""
+    found: list[JsonObject] = []
+    for block in (group, *(group.get("Tasks") or ())):
+        for service in block.get("Services") or ():
+            identity = service.get("Identity") or {}
+            if identity.get("Env") or identity.get("File"):
+                names = ("Name", "PortLabel", "TaskName", "Identity")
+                found.append(
+                    {
+                        "In": block.get("Name", ""),
+                        **{key: service[key] for key in names if key in service},
+                    }
+                )
+    return found
 
 
 def _used_remote_drivers(group: TaskGroup, remotes: RemoteDriverMap) -> JsonObject:

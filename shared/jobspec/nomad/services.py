@@ -23,10 +23,13 @@ class WorkloadIdentity(JobBlock, frozen=True, kw_only=True):
     env: bool = field(name="Env", default=False)
     file: bool = field(name="File", default=False)
     filepath: str = field(name="Filepath", default="")
+    #: of the identity of a service: the service's own name.
     service_name: str = field(name="ServiceName", default="")
     #: 0: as long as the allocation lives.
     ttl_ns: int = field(name="TTL", default=0)
-    extra_claims: tuple[str, ...] = field(name="ExtraClaims", default=())
+    #: texts with references such as `${job.id}`, in the token below the claim `extra_claims`. A list is no error in the
+    #: text of a job that an earlier release accepted without it.
+    extra_claims: dict[str, str] | tuple[str, ...] = field(name="ExtraClaims", default_factory=dict)
 
 
 class Check(JobBlock, frozen=True, kw_only=True):

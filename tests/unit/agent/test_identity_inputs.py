@@ -76,6 +76,26 @@ def test_they_come_before_artifacts_and_templates() -> None:
     assert all(one.in_memory for one in inputs[:2])
 
 
+def test_a_services_token_is_an_input_of_its_task() -> None:
+    """After the task's own, with the places of a named one; it is renewed and performs its change_mode alike."""
+    block = {"Audience": ["x"], "File": True, "TTL": 60 * SECOND, "ChangeMode": "restart"}
+    service = {"Name": "db", "Provider": "nomad", "Identity": block}
+    job = job_json(task_json(Identity={"Env": True}, Services=[service]))
+    assert inputs_of(job)[1:] == [
+        (
+            "identity[service_db]",
+            IdentityInput(
+                identity="service_db",
+                file="secrets/nomad_service_db.jwt",
+                ttl_ns=60 * SECOND,
+                driver="raw_exec",
+            ),
+        )
+    ]
+    (_, found) = resolve_group(msgspec.json.encode(job), "g").tasks[0].inputs
+    assert found.on_change is not None and found.on_change.mode == "restart"
+
+
 def test_a_job_accepted_without_its_identities_gets_none() -> None:
     """Its text says so; a token that its release did not know is not made by a newer one."""
     job = job_json(task_json(Identity={"Env": True}, Identities=[VAULT]))

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.nomad.ids import node_uuid
 from services.gateway.nomad.job_diff import job_diff
 from services.gateway.nomad.jobs import canonical_job
 from services.gateway.nomad.times import UNSET, rfc3339
+from shared.protocol.node_uuids import node_uuid
 
 
 @given(st.integers(min_value=1, max_value=4_102_444_800_000_000_000))

@@ -122,6 +122,17 @@ def test_a_task_reads_what_is_named_after_it(story: TaskStory, bearer: bool) -> 
     assert len(story.own) == len(OWN)
 
 
+def test_the_token_of_a_service_is_no_login(story: TaskStory) -> None:
+    """It says nothing of a task, whatever audience its block has."""
+    for claims in (
+        {"nomad_service": "db", "nomad_task": None},
+        {"nomad_task": ""},
+        {"nomad_task": ["server"]},
+    ):
+        story.log_in(**claims)
+        assert "not one of a task" in refused(story.ask_http("GET", f"/v1/var/{OWN[0]}"))
+
+
 def test_a_task_lists_what_it_may_read(story: TaskStory) -> None:
     """And no other path, whatever prefix it asks for."""
     story.log_in()

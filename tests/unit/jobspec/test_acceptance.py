@@ -276,14 +276,22 @@ HAND: dict[str, tuple[str, str, str]] = {
     "identity with a label": (text(task='identity "x" {}'), "refuse", "refused"),
     "two default identities": (text(task="identity {}\n identity {}"), "refuse", "refused"),
     "identity with claims of its own": (
-        text(task='identity {\n name = "x"\n extra_claims = ["y"]\n}'),
+        text(
+            task='identity {\n name = "x"\n aud = ["x"]\n ttl = "1h"\n'
+            ' extra_claims {\n of = "${job.id}/${node.class}"\n }\n}'
+        ),
         "accept",
-        "unbuilt",
+        "runs",
+    ),
+    "identity with a list of claims": (
+        text(task='identity {\n name = "x"\n extra_claims = ["y"]\n}'),
+        "refuse",
+        "refused",
     ),
     "identity of a service": (
         text(group='service {\n name = "x"\n provider = "nomad"\n identity { aud = ["x"] }\n}'),
         "accept",
-        "unbuilt",
+        "runs",
     ),
     "artifact": (text(task='artifact { source = "https://example.com/x" }'), "accept", "runs"),
     "artifact from git": (

@@ -187,20 +187,6 @@ def test_what_is_unsafe_is_a_warning() -> None:
     ]
 
 
-def test_what_is_not_built_is_refused_by_consent_alone() -> None:
-    """Claims of the job's own, and identities of services."""
-    extra = {"Name": "v", "Audience": ["v"], "TTL": SECOND, "ExtraClaims": ["x"]}
-    service = {"Name": "s", "Provider": "nomad", "Identity": {"Name": "s", "Audience": ["v"]}}
-    for blocks, more, path in (
-        ([extra], {}, "Identities[0].ExtraClaims"),
-        ([], {"Services": [service]}, "Services[0].Identity"),
-    ):
-        with pytest.raises(Exception, match="is not built yet"):
-            submitted(*blocks, **more)
-        found = submitted(*blocks, accept=True, **more)
-        assert found.unbuilt == (f"Job.TaskGroups[0].Tasks[0].{path}",)
-
-
 def test_what_a_job_was_accepted_without_stays_out() -> None:
     """By the paths that an earlier release recorded: the block, all blocks, or a field of one that is made."""
     here = "Job.TaskGroups[0].Tasks[0]"

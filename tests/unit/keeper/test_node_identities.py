@@ -142,6 +142,59 @@ def test_a_vault_block_has_an_identity_of_its_own() -> None:
     assert "vault_role" not in other
 
 
+def test_a_services_token_names_the_service() -> None:
+    """As in Nomad: in `sub` in the place of the task, and by `nomad_service`; it is its task's alone to ask for."""
+    log = WrittenLog()
+    own = {"Name": "db", "Provider": "nomad", "Identity": {"Audience": ["a"], "File": True}}
+    log.nodes(2)
+    register(log, tasks=[{**TASK, "Services": [own]}, OTHERS])
+    story = Story(log)
+    alloc = story.place()
+    story.lead()
+    claims = signed(story, alloc, "service_db")["service_db"].claims
+    assert claims["sub"] == "global:default:web:g:db:service_db"
+    assert (claims["nomad_service"], claims["aud"]) == ("db", "a")
+    assert "nomad_task" not in claims
+    (only,) = story.identities(story.ask_identities(alloc, "service_db", task="sidecar")).identities
+    assert only.error is not None and only.error.code == "forbidden"
+
+
+def test_claims_of_the_blocks_own_stand_below_one_claim() -> None:
+    """With what the allocation is filled in: no author of a job writes a claim that the keeper makes."""
+    said = {
+        "sub": "global:default:admin:g:t:default",
+        "nomad_job_id": "${job.id}/${group.name}/${task.name}${service.name}",
+        "place": "${node.id} ${node.datacenter} ${node.pool} ${job.node_pool} ${job.namespace}",
+        "alloc": "${alloc.id}",
+    }
+    log = WrittenLog()
+    log.nodes(2)
+    register(log, tasks=[{"Name": "server", "Identities": [{"Name": "x", "ExtraClaims": said}]}])
+    story = Story(log)
+    alloc = story.place()
+    story.lead()
+    claims = signed(story, alloc, "x")["x"].claims
+    assert (claims["sub"], claims["nomad_job_id"]) == ("global:default:web:g:server:x", "web")
+    node = story.role.replica.state.fleet.specs[0]
+    assert claims["extra_claims"] == {
+        "sub": "global:default:admin:g:t:default",
+        "nomad_job_id": "web/g/server",
+        "place": f"n0 {node.datacenter} {node.node_pool} default default",
+        "alloc": alloc,
+    }
+
+
+def test_a_list_of_claims_of_an_earlier_release_is_none() -> None:
+    """A job was accepted without its effect; its text is read on."""
+    log = WrittenLog()
+    log.nodes(2)
+    register(log, tasks=[{"Name": "server", "Identities": [{"Name": "x", "ExtraClaims": ["a"]}]}])
+    story = Story(log)
+    alloc = story.place()
+    story.lead()
+    assert "extra_claims" not in signed(story, alloc, "x")["x"].claims
+
+
 def test_a_name_that_the_version_lacks_is_refused_alone() -> None:
     """The others are signed; a task or its `default` without a block has none."""
     story, alloc = running()

@@ -345,6 +345,8 @@ class VariableDirectory:
             items=items,
             create_index=answer.create_seq,
             modify_index=answer.revision,
+            create_ns=answer.create_ns,
+            modify_ns=answer.modify_ns,
         )
 
     def _is_in_doubt(self, one: _Held, limit_s: float) -> bool:
