@@ -403,6 +403,7 @@ def _beside(
     finder: FingerprintRefresher,
     data: ClusterData,
     executors: Sequence[TaskExecutor],
+    *,
     shipper: LogShipper | None,
 ) -> SideTask:
     async def beside(shell: Shell) -> None:
@@ -516,8 +517,6 @@ def main() -> int:
     _allow_many_files()
     _warn_of_torn_journal(home)
     executors: list[TaskExecutor] = []
-    hands = _hands(own, home, directories, agent=agent, executors=executors)
-
     make = partial(
         TaskExecutor,
         home=home,
@@ -534,9 +533,9 @@ def main() -> int:
         settings,
         node_id=own.node_id,
         performers_of=_performers(make, executors),
-        side_task=_beside(own.node_id, finder, data, executors, shipper),
+        side_task=_beside(own.node_id, finder, data, executors, shipper=shipper),
         before_end=_leave(own, agent, executors, shipper) if own.end_tasks else None,
-        carriers={SOURCE: hands.carry},
+        carriers={SOURCE: _hands(own, home, directories, agent=agent, executors=executors).carry},
         given=given,
         metrics=lambda: executors[0].usage.metrics() if executors else {},
     )

@@ -1,4 +1,4 @@
-"""Makes the streams USAGE and LOGS, and again after the bus has lost them: agents publish there, and no role needs them."""
+"""Makes the streams USAGE and LOGS, and again after their loss: agents publish there, no role needs them."""
 
 import asyncio
 from collections.abc import Callable

@@ -416,26 +416,6 @@ def _leases_and_liveness() -> tuple[Subject, ...]:
             what="The node is alive. A change of its state is an event, silence is not.",
         ),
         Subject(
-            made_by="usage",
-            address=_parameterized(subjects.usage("NODE")),
-            says="the agent of that node, each minute in which a task runs",
-            subscriber="any client, by direct get: `caravan sql`",
-            message_type=UsageMinute,
-            stream="USAGE",
-            kept="in memory, a day, at most 256 MiB, the oldest leave first",
-            what="What the tasks of the node used in a minute.",
-        ),
-        Subject(
-            made_by="shipped_logs",
-            address=_parameterized(subjects.shipped_logs("NODE", "ALLOC", "TASK")),
-            says="the agent of that node, each second in which a task with `logs { ship = true }` writes",
-            subscriber="any client, by direct get: `caravan alloc logs --shipped`",
-            message_type=ShippedLogs,
-            stream="LOGS",
-            kept="7 days, at most 1 GiB, the oldest leave first",
-            what="Lines of the output of the task. The agent sends them again until LOGS has acknowledged them.",
-        ),
-        Subject(
             made_by="gauge",
             address=_parameterized(subjects.gauge("GAUGE")),
             says=ANY_CLIENT,
@@ -464,6 +444,31 @@ def _leases_and_liveness() -> tuple[Subject, ...]:
     )
 
 
+def _of_tasks() -> tuple[Subject, ...]:
+    return (
+        Subject(
+            made_by="usage",
+            address=_parameterized(subjects.usage("NODE")),
+            says="the agent of that node, each minute in which a task runs",
+            subscriber="any client, by direct get: `caravan sql`",
+            message_type=UsageMinute,
+            stream="USAGE",
+            kept="in memory, a day, at most 256 MiB, the oldest leave first",
+            what="What the tasks of the node used in a minute.",
+        ),
+        Subject(
+            made_by="shipped_logs",
+            address=_parameterized(subjects.shipped_logs("NODE", "ALLOC", "TASK")),
+            says="the agent of that node, each second in which a task with `logs { ship = true }` writes",
+            subscriber="any client, by direct get: `caravan alloc logs --shipped`",
+            message_type=ShippedLogs,
+            stream="LOGS",
+            kept="7 days, at most 1 GiB, the oldest leave first",
+            what="Lines of the output of the task. The agent sends them again until LOGS has acknowledged them.",
+        ),
+    )
+
+
 SUBJECTS: tuple[Subject, ...] = (
     *_log(),
     *_jobs(),
@@ -475,6 +480,7 @@ SUBJECTS: tuple[Subject, ...] = (
     *_queries(),
     *_projections(),
     *_leases_and_liveness(),
+    *_of_tasks(),
 )
 
 PATTERNS: tuple[SubjectPattern, ...] = tuple(

@@ -167,7 +167,7 @@ def test_nothing_is_lost_over_failures_deaths_and_rotation(node: Node, *, stores
 def test_what_is_too_far_behind_is_given_up_with_a_mark(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newest lines are sent, after a mark with the number of bytes that are missing; the sum is what was written."""
+    """The newest lines are sent, after a mark with the number of missing bytes; the sum is what was written."""
     monkeypatch.setattr(shipped_output, "BEHIND_MAX", MIB)
     monkeypatch.setattr(shipped_output, "BEHIND_LEFT", MIB // 2)
     bus = Stream()

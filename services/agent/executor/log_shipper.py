@@ -1,8 +1,8 @@
 """Sends the output of tasks whose job says so to the stream LOGS: at least once, over crashes of the agent and the bus.
 
-Decides when and how much: one pass a second, and what is acknowledged is kept in `shipping.json` beside the journal before
-the next one. An output is entered there before its task starts, so that no crash forgets one. Never waits for a task,
-and no task waits for it: what is read are the files of its output. Lines: `shipped_output.py`.
+Decides when and how much: one pass a second, and what is acknowledged is kept in `shipping.json` beside the journal
+before the next one. An output is entered there before its task starts, so that no crash forgets one. Never waits for a
+task, and no task waits for it: what is read are the files of its output. Lines: `shipped_output.py`.
 """
 
 import asyncio
@@ -112,7 +112,7 @@ class LogShipper:
                 await self.ship(bus)
 
     async def ship_last(self, bus: Sender | None) -> None:
-        """Ship the last lines of tasks that were ended with the agent, for a few seconds; the next one sends the rest."""
+        """Ship the last lines of tasks that were ended with the agent, for a few seconds; the next sends the rest."""
         if bus is None:
             return
         try:

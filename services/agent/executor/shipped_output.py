@@ -1,7 +1,7 @@
 """One output of a task on its way to the bus: what is sent next, and from where it continues after a crash.
 
 Decides how bytes become lines, when a line without an end is sent, and what is given up. Sends nothing itself:
-`log_shipper.py`. What is acknowledged is kept as a whole (`KeptOutput`): a batch that was not acknowledged is read again.
+`log_shipper.py`. What is acknowledged is kept as a whole (`KeptOutput`): a batch that was not is read again.
 """
 
 import os

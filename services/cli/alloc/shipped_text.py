@@ -1,4 +1,4 @@
-"""Text of one output of a task, from the messages in which its node shipped it: each byte once, and marks for what is lost.
+"""Text of one output of a task, from the messages in which its node shipped it: each byte once, and marks.
 
 Decides what is a repetition, by offsets. Where messages come from: `shipped_logs.py`.
 """
