@@ -18,7 +18,7 @@ log = structlog.get_logger()
 async def keep_node_streams(
     bus_of: Callable[[], BusClient | None], replicas: int, *, look_s: float = LOOK_S
 ) -> None:
-    """Look for them for ever. `bus_of`: the present connection; None: there is none.
+    """Look for them until cancelled. `bus_of`: the present connection; None: it is away.
 
     A bus with an older configuration does not let a view make one, and one of other settings is left as it is: both are
     logged once.
