@@ -38,6 +38,7 @@ from services.agent.drivers.raw_exec import RawExecDriver, own_groups
 from services.agent.executor.alloc_dirs import AllocDirs
 from services.agent.executor.data_dir import DataDir
 from services.agent.executor.executor import TaskExecutor
+from services.agent.executor.log_shipper import LogShipper
 from services.agent.executor.orphans import end_orphans, known_runs
 from services.agent.executor.tasks_end import end_tasks
 from services.agent.fingerprint.host import (
@@ -92,6 +93,7 @@ from shared.core.runtime.input_specs import ARTIFACT
 from shared.core.runtime.role import Role
 from shared.errors import CaravanError, ConfigInvalid
 from shared.extras import missing_extra
+from shared.jobspec.drivers.switches import SHIPPING_ATTRIBUTE
 from shared.protocol import subjects
 
 _CORE_MAX = 65_535
@@ -329,6 +331,8 @@ def _finder(
 
     def compose(facts: HostFacts, found: Mapping[str, str], pools: tuple[Pool, ...]) -> NodeSpec:
         found = {**found, **host_networks(own.host_networks)}
+        if own.ship_logs:
+            found[SHIPPING_ATTRIBUTE] = "1"
         for one in offers:
             found |= one.attributes()
             pools += one.pools() if isinstance(one, HostVolumes) else ()
@@ -413,6 +417,8 @@ def _beside(
     finder: FingerprintRefresher,
     data: ClusterData,
     executors: Sequence[TaskExecutor],
+    *,
+    shipper: LogShipper | None,
 ) -> SideTask:
     async def beside(shell: Shell) -> None:
         data.tokens.bus = data.disks.bus = lambda: shell.bus
@@ -428,12 +434,18 @@ def _beside(
                 lambda one: shell.inject([one]), lambda: sum(executors[0].disk_mib().values())
             ),
             data.run(shell),
+            *([] if shipper is None else [shipper.run(lambda: shell.bus)]),
         )
 
     return beside
 
 
-def _leave(own: AgentSettings, agent: Agent, executors: Sequence[TaskExecutor]) -> BeforeEnd:
+def _leave(
+    own: AgentSettings,
+    agent: Agent,
+    executors: Sequence[TaskExecutor],
+    shipper: LogShipper | None,
+) -> BeforeEnd:
     async def leave(shell: Shell, again: asyncio.Event) -> None:
         await end_tasks(
             inject=lambda one: shell.inject([one]),
@@ -443,6 +455,8 @@ def _leave(own: AgentSettings, agent: Agent, executors: Sequence[TaskExecutor]) 
             limit_s=own.end_tasks_limit_s,
         )
         await executors[0].settle()
+        if shipper is not None:
+            await shipper.ship_last(shell.bus)
 
     return leave
 
@@ -512,6 +526,7 @@ def main() -> int:
             own, home, (directories, networks), drivers, offers=offers, devices=devices
         )
         spec = finder.find()
+        shipper = LogShipper(home, own.node_id) if own.ship_logs else None
         data.agent, given = (agent := _agent(own, home, spec)), _given(own, home, spec)
     except CaravanError as err:
         log.critical("service.stopped", reason=str(err), error=type(err).__name__)
@@ -530,14 +545,15 @@ def main() -> int:
         networks=networks,
         devices=devices,
         sockets=data.sockets(home, drivers),
+        shipper=shipper,
     )
     code = run_role(
         cast("Role", agent),
         settings,
         node_id=own.node_id,
         performers_of=_performers(make, executors),
-        side_task=_beside(own.node_id, finder, data, executors),
-        before_end=_leave(own, agent, executors) if own.end_tasks else None,
+        side_task=_beside(own.node_id, finder, data, executors, shipper=shipper),
+        before_end=_leave(own, agent, executors, shipper) if own.end_tasks else None,
         carriers=carriers,
         given=given,
         metrics=lambda: executors[0].usage.metrics() if executors else {},

@@ -60,6 +60,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     nvidia: bool = True
     #: folder of programs that are drivers; empty: there are none.
     driver_plugins: str = ""
+    #: send the output of tasks whose job says so to the bus: it may hold secrets, and every client can read it.
+    ship_logs: bool = False
     #: JSON or TOML file with what else the node offers.
     pools: str = ""
     #: for tests: simulated devices, `vendor/type/model:count`.

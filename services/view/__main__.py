@@ -3,10 +3,10 @@
 import asyncio
 import sys
 
+from services.view.node_streams import keep_node_streams
 from services.view.role import GATHER_NS, View
 from services.view.snapshot_writer import SnapshotSchedule
 from services.view.subscriptions import subscribe_without_headers
-from services.view.usage_stream import keep_usage_stream
 from shared.bus.log.scrub import scrub_log
 from shared.bus.process.runner import RoleSpec, run_services
 from shared.bus.process.settings import RunSettings, new_instance
@@ -40,8 +40,8 @@ def build(settings: RunSettings) -> RoleSpec:
     }
 
     async def beside(shell: Shell) -> None:
-        usage = keep_usage_stream(lambda: shell.bus if shell.is_ready else None, settings.replicas)
-        await asyncio.gather(usage, *([scrub(shell)] if settings.scrub_pause_s > 0 else []))
+        kept = keep_node_streams(lambda: shell.bus if shell.is_ready else None, settings.replicas)
+        await asyncio.gather(kept, *([scrub(shell)] if settings.scrub_pause_s > 0 else []))
 
     async def scrub(shell: Shell) -> None:
         def found(one: LogScrubbed) -> None:

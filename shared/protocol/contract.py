@@ -34,6 +34,7 @@ from schemas.projections import (
     ServiceNamesProjection,
     ServiceProjection,
 )
+from schemas.shipped_logs import ShippedLogs
 from schemas.submissions import (
     JobDispatch,
     JobNamed,
@@ -446,16 +447,6 @@ def _leases_and_liveness() -> tuple[Subject, ...]:
             what="The node is alive. A change of its state is an event, silence is not.",
         ),
         Subject(
-            made_by="usage",
-            address=_parameterized(subjects.usage("NODE")),
-            says="the agent of that node, each minute in which a task runs",
-            subscriber="any client, by direct get: `caravan sql`",
-            message_type=UsageMinute,
-            stream="USAGE",
-            kept="in memory, a day, at most 256 MiB, the oldest leave first",
-            what="What the tasks of the node used in a minute.",
-        ),
-        Subject(
             made_by="gauge",
             address=_parameterized(subjects.gauge("GAUGE")),
             says=ANY_CLIENT,
@@ -484,6 +475,31 @@ def _leases_and_liveness() -> tuple[Subject, ...]:
     )
 
 
+def _of_tasks() -> tuple[Subject, ...]:
+    return (
+        Subject(
+            made_by="usage",
+            address=_parameterized(subjects.usage("NODE")),
+            says="the agent of that node, each minute in which a task runs",
+            subscriber="any client, by direct get: `caravan sql`",
+            message_type=UsageMinute,
+            stream="USAGE",
+            kept="in memory, a day, at most 256 MiB, the oldest leave first",
+            what="What the tasks of the node used in a minute.",
+        ),
+        Subject(
+            made_by="shipped_logs",
+            address=_parameterized(subjects.shipped_logs("NODE", "ALLOC", "TASK")),
+            says="the agent of that node, each second in which a task with `logs { ship = true }` writes",
+            subscriber="any client, by direct get: `caravan alloc logs --shipped`",
+            message_type=ShippedLogs,
+            stream="LOGS",
+            kept="7 days, at most 1 GiB, the oldest leave first",
+            what="Lines of the output of the task. The agent sends them again until LOGS has acknowledged them.",
+        ),
+    )
+
+
 SUBJECTS: tuple[Subject, ...] = (
     *_log(),
     *_jobs(),
@@ -496,6 +512,7 @@ SUBJECTS: tuple[Subject, ...] = (
     *_queries(),
     *_projections(),
     *_leases_and_liveness(),
+    *_of_tasks(),
 )
 
 PATTERNS: tuple[SubjectPattern, ...] = tuple(
@@ -523,6 +540,8 @@ PATTERNS: tuple[SubjectPattern, ...] = tuple(
         ("NODE_DISK_SOURCES", "what all nodes ask about disks: what view listens on, too"),
         ("HEARTBEATS", "heartbeats of all nodes"),
         ("USAGES", "what the tasks of all nodes used: what USAGE holds"),
+        ("node_shipped_logs", "output of all tasks of a node: what its agent publishes"),
+        ("SHIPPED_LOGS", "output of the tasks of all nodes: what LOGS holds"),
         ("GAUGES", "values of all gauges: what the timekeeper listens on"),
         ("PRESENCES", "presence of all instances"),
         ("presences", "presence of a role's instances"),
@@ -560,7 +579,7 @@ PATTERNS: tuple[SubjectPattern, ...] = tuple(
         ),
         ("js_message_get", "JetStream: one message from the stream's leader"),
         ("js_message_delete", "JetStream: release a leadership"),
-        ("js_direct_get", "JetStream: read LOG, NODE, VIEW, SNAP and USAGE from any replica"),
+        ("js_direct_get", "JetStream: read LOG, NODE, VIEW, SNAP, USAGE and LOGS from any replica"),
         ("js_consumer_create", "JetStream: create a consumer"),
         ("js_consumer_next", "JetStream: pull messages"),
         ("SYS_JETSTREAM", "the plan applier asks the server whether it fsyncs"),

@@ -220,6 +220,19 @@ def usage(node_id: str) -> str:
 USAGES = "usage.*"
 
 
+def shipped_logs(node_id: str, alloc_id: str, task: str) -> str:
+    """Output of one task, sent by its node: lines since the last message."""
+    return f"logs.{id_token(node_id)}.{id_token(alloc_id)}.{id_token(task)}"
+
+
+def node_shipped_logs(node_id: str) -> str:
+    """Output of every task of one node: what its agent may publish."""
+    return f"logs.{id_token(node_id)}.*.*"
+
+
+SHIPPED_LOGS = "logs.*.*.*"
+
+
 def gauge(name: str) -> str:
     """The value of a gauge, never stored; names may have dots."""
     return f"gauge.{name}"

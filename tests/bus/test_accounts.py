@@ -62,7 +62,7 @@ def test_a_node_speaks_only_for_itself(bus: Bus) -> None:
             heard.clear()
             stolen = (
                 *(subjects.report("n2"), subjects.heartbeat("n2"), subjects.usage("n2")),
-                subjects.node("n2"),
+                *(subjects.node("n2"), subjects.shipped_logs("n2", "a", "t")),
             )
             commands = [subjects.command(kind) for kind in subjects.COMMAND_KINDS]
             views = (subjects.view_job("j"), subjects.view_service("web"))

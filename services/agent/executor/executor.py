@@ -34,6 +34,7 @@ from services.agent.executor.check_runner import CheckRunner
 from services.agent.executor.data_dir import DataDir
 from services.agent.executor.disk_usage import DiskUsageMonitor
 from services.agent.executor.log_rotation import OpenLog, rotate
+from services.agent.executor.log_shipper import LogShipper
 from services.agent.executor.ports_in_use import find_port_in_use
 from services.agent.executor.task_command import ChangeScripts
 from services.agent.executor.usage_sampler import UsageSampler
@@ -105,6 +106,7 @@ class TaskExecutor:
         networks: GroupNetworks | None = None,
         devices: DevicePlugins | None = None,
         sockets: TaskSockets | None = None,
+        shipper: LogShipper | None = None,
     ) -> None:
         self._home = home
         self._sockets = sockets
@@ -135,6 +137,10 @@ class TaskExecutor:
         self._scripts = ChangeScripts(self._inject, self.runs, self._inputs.known_secrets)
         self.disk = DiskUsageMonitor(self._directories, self._live_allocs, self._inject)
         self.usage = UsageSampler(self.runs)
+        #: None: the operator does not allow it.
+        self._shipper = shipper
+        if shipper is not None:
+            shipper.live = lambda: {(one.alloc_id, one.task) for _, _, one in self.runs()}
         #: why the last write to the journal failed; nothing starts while it does.
         self._journal_error = ""
         #: the role ended all tasks with the agent.
@@ -316,6 +322,8 @@ class TaskExecutor:
             problem = await asyncio.shield(found) if found is not None else ""
             await asyncio.to_thread(self._prepare, run, effect, problem)
             await self._offer_api(run, effect)
+            if self._shipper is not None:
+                await self._shipper.begin(run, effect.launch.logs, effect.launch.names)
             # Not wait_for: it may swallow a cancellation that comes together with the answer.
             async with asyncio.timeout(DRIVER_TIMEOUT_S):
                 # Asked before every start: a plugin keeps nothing, so that a crash in between leaves nothing.
@@ -369,6 +377,8 @@ class TaskExecutor:
             run = self._run_of(effect)
             async with asyncio.timeout(DRIVER_TIMEOUT_S):
                 found = await driver.recover(run)
+            if self._shipper is not None:
+                await self._shipper.begin(run, effect.logs)
             if not isinstance(found, TaskExit | TaskMissing):
                 _checked(found)
         except Exception as err:  # noqa: BLE001 - as above.
@@ -440,6 +450,8 @@ class TaskExecutor:
         # Before the role hears of it: the next run has a socket of its own.
         await self._end_api(run)
         self._logs.pop(key, None)
+        if self._shipper is not None:
+            self._shipper.wake(run)
         by_itself = key not in self._signaled
         self._signaled.discard(key)
         _log.info("task.ended", **names, exit_code=end.code, signal=end.signal, reason=end.reason)

@@ -9,6 +9,8 @@ import errno
 import os
 from collections import deque
 
+import msgspec
+
 from services.agent.executor.log_rotation import MOVING, OpenLog, cut_line, data_range
 
 #: No such file, or something else in its place.
@@ -16,16 +18,79 @@ _NO_LOG = (errno.ENOENT, errno.EINVAL)
 _BLOCK = 1 << 16
 
 
-class TaskLogReader:
-    """One output of one task. `take` gives what was not given before."""
+class LogPosition(msgspec.Struct, frozen=True):
+    """Where a reader is."""
 
-    def __init__(self, log: OpenLog) -> None:
+    #: number of the last file that was given whole, and the bytes of it that the next number will begin with.
+    last: int = 0
+    cut: int = 0
+    #: bytes of the file behind that one that were given; of the active file, behind its hole.
+    given: int = 0
+
+
+_BEGINNING = LogPosition()
+
+
+class TaskLogReader:
+    """One output of one task. `take` gives what was not given before.
+
+    What was not read in time may have left: then the reading begins again with the oldest line, or, with `stops`, gives
+    nothing until `pass_gap`.
+    """
+
+    def __init__(
+        self, log: OpenLog, position: LogPosition = _BEGINNING, *, stops: bool = False
+    ) -> None:
         self._log = log
-        #: number of the last file that was given whole, and the bytes of it that the next number will begin with.
-        self._last = 0
-        self._cut = 0
-        #: bytes of the file behind that one that were given; of the active file, behind its hole.
-        self._given = 0
+        self._last, self._cut, self._given = position.last, position.cut, position.given
+        self._stops = stops
+
+    @property
+    def position(self) -> LogPosition:
+        """Where it is: another reader continues from there."""
+        return LogPosition(self._last, self._cut, self._given)
+
+    def behind(self) -> int:
+        """About how many bytes were not given, without those of files that have left."""
+        sizes = [
+            self._read(self._log.file_name(str(number)), 0, size_only=True)[1]
+            for number in self._log.numbers()
+            if number > self._last
+        ]
+        sizes.append(self._read(self._log.name, 0, skips_hole=True, size_only=True)[1])
+        return max(sum(sizes) - self._given, 0)
+
+    def pass_gap(self) -> int:
+        """Go to the oldest file if files in front of it left unread; returns about how many bytes those had."""
+        numbers = self._log.numbers()
+        gone = numbers[0] - self._last - 1 if numbers else 0
+        if gone <= 0:
+            return 0
+        size = self._read(self._log.file_name(str(numbers[0])), 0, size_only=True)[1]
+        read = self._cut + self._given
+        self._last, self._cut, self._given = numbers[0] - 1, 0, 0
+        return max(gone * size - read, 1)
+
+    def pass_to(self, left: int) -> int:
+        """Go on until about `left` bytes were not given; returns how many were passed, 0 while a file moves."""
+        if self._is_moving():
+            return 0
+        before, excess, passed = self._log.numbers(), self.behind() - left, 0
+        last, cut, given = self._last, self._cut, self._given
+        for number in (one for one in before if one > self._last):
+            given = given + cut if number == last + 1 else 0
+            name = self._log.file_name(str(number))
+            here = max(self._read(name, 0, size_only=True)[1] - given, 0)
+            if passed + here > excess:
+                last, cut = number - 1, 0
+                break
+            passed += here
+            last, cut, given = number, self._cut_bytes(name), 0
+        step = max(excess - passed, 0)
+        if self._is_moving() or self._log.numbers() != before or passed + step == 0:
+            return 0
+        self._last, self._cut, self._given = last, cut, given + step
+        return passed + step
 
     def tail(self, lines: int, bytes_max: int = 0) -> bytes:
         """Return the last lines, at most `bytes_max` bytes (0: any number), and go to the end.
@@ -75,7 +140,8 @@ class TaskLogReader:
         for number in older:
             if number <= last:
                 continue
-            # What was not read in time may have left: then the reading begins again with the oldest line.
+            if number != last + 1 and self._stops:
+                return b"", (last, cut, given)
             given = given + cut if number == last + 1 else 0
             name = self._log.file_name(str(number))
             data, size = self._read(name, given)
@@ -101,7 +167,9 @@ class TaskLogReader:
         head = self._log.file_name(MOVING)
         return any(name.startswith(head) for name in self._log.names())
 
-    def _read(self, name: str, at: int, *, skips_hole: bool = False) -> tuple[bytes, int]:
+    def _read(
+        self, name: str, at: int, *, skips_hole: bool = False, size_only: bool = False
+    ) -> tuple[bytes, int]:
         """Read one file from `at` on. Returns the bytes and its size; nothing for what is not a log."""
         try:
             fd = self._log.open(os.O_RDONLY, name)
@@ -111,6 +179,6 @@ class TaskLogReader:
             return b"", 0
         try:
             start, size = data_range(fd) if skips_hole else (0, os.fstat(fd).st_size)
-            return os.pread(fd, _BLOCK, start + at), size
+            return b"" if size_only else os.pread(fd, _BLOCK, start + at), size - start
         finally:
             os.close(fd)

@@ -235,5 +235,8 @@ def resolved_dns(network: TaskNetwork, values: Mapping[str, str]) -> TaskNetwork
 def log_limits(task: ResolvedTask) -> LogLimits:
     """Log limits of a task."""
     return LogLimits(
-        files=task.log_files, file_bytes=task.log_file_bytes, disabled=task.log_disabled
+        files=task.log_files,
+        file_bytes=task.log_file_bytes,
+        disabled=task.log_disabled,
+        ship=task.log_ship,
     )

@@ -88,6 +88,8 @@ class ResolvedTask(Wire, frozen=True, kw_only=True):
     log_files: int = 10
     log_file_bytes: int = 10 * MIB
     log_disabled: bool = False
+    #: each line goes to the bus, too.
+    log_ship: bool = False
     #: below `local/`: gets the payload that the job was dispatched with; empty: no file does.
     payload_file: str = ""
     #: what else it is given before it starts, in the order of the job.
@@ -348,6 +350,7 @@ def _resolve_task(
         log_files=max(task.logs.max_files, 1),
         log_file_bytes=max(task.logs.max_file_size_mb, 1) * MIB,
         log_disabled=task.logs.disabled or task.logs.enabled is False,
+        log_ship=task.logs.ship,
         payload_file=task.dispatch_payload.file if task.dispatch_payload is not None else "",
         inputs=resolve_inputs(
             task,

@@ -46,14 +46,19 @@ COMMANDS = (
             option_argument("tail", "only the last lines", int, default=None)._replace(
                 flags=("-n", "--tail")
             ),
+            flag_argument(
+                "shipped", "what was shipped to the bus (logs { ship = true }), without the node"
+            ),
         ),
         {"": "alloc.logs:AllocLogsResult"},
         details="The node's agent sends the output over the bus. --follow continues through log rotation and "
-        "restarts of the task until the allocation has ended.",
+        "restarts of the task until the allocation has ended. --shipped reads what is on the bus, also when the node "
+        "is gone; there control characters are shown as question marks.",
         examples=(
             "alloc logs 4f9c21ab",
             "alloc logs -f --tail 20 4f9c21ab server",
             "alloc logs --stderr 'hello.greeters[0]'",
+            "alloc logs --shipped 4f9c21ab",
         ),
     ),
     CommandSpec(

@@ -1,4 +1,4 @@
-"""`caravan alloc logs`: the output of a task, sent by the node's agent."""
+"""`caravan alloc logs`: the output of a task, sent by the node's agent, or as it was shipped to the bus."""
 
 import asyncio
 import contextlib
@@ -7,6 +7,7 @@ import msgspec
 
 from schemas.allocations import TERMINAL_STATUSES
 from schemas.node_rpc import LogsAsk
+from services.cli.alloc.shipped_logs import ShippedSource, print_shipped, shipped_text
 from services.cli.runtime.bus_client import with_bus
 from services.cli.runtime.closed_pipe import ending_with_reader
 from services.cli.runtime.node_client import (
@@ -32,10 +33,19 @@ class AllocLogsResult(msgspec.Struct, frozen=True):
     stream: str
     size: int
     text: str
+    #: bytes that were not shipped, or are not kept any more.
+    lost: int = 0
 
 
 def logs(
-    out: CommandOutput, *, alloc_id: str, task: str, stderr: bool, follow: bool, tail: int | None
+    out: CommandOutput,
+    *,
+    alloc_id: str,
+    task: str,
+    stderr: bool,
+    follow: bool,
+    tail: int | None,
+    shipped: bool = False,
 ) -> int:
     """Print the output of a task; with `follow` until the allocation has ended and all is printed."""
     if follow and out.is_json:
@@ -47,6 +57,10 @@ def logs(
     async def work(client: Client) -> int:
         answer = await find_alloc(client, alloc_id)
         one = answer.allocation
+        if shipped:
+            place = ShippedSource(one.node, one.id, select_task(answer, task), source)
+            await _shipped(out, client, place, follow=follow, tail=tail)
+            return 0
         ask = LogsAsk(
             alloc_id=one.id,
             task=select_task(answer, task),
@@ -72,6 +86,18 @@ def logs(
         return 0
 
     return with_bus(work)
+
+
+async def _shipped(
+    out: CommandOutput, client: Client, place: ShippedSource, *, follow: bool, tail: int | None
+) -> None:
+    if not out.is_json:
+        await print_shipped(client, out, place, follow=follow, tail=tail)
+        return
+    text, found = await shipped_text(client, place, tail)
+    out.result(
+        AllocLogsResult(place.alloc_id, place.task, place.stream, found.size, text, found.lost)
+    )
 
 
 async def _one_object(out: CommandOutput, stream: NodeStream, ask: LogsAsk) -> None:

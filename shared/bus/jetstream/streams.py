@@ -253,6 +253,19 @@ USAGE = StreamConfig(
     allow_direct=True,
 )
 
+#: Output of tasks whose job says so (docs/log-shipping.md): the oldest goes first. Made by a view, too.
+LOGS = StreamConfig(
+    name="LOGS",
+    subjects=(subjects.SHIPPED_LOGS,),
+    discard="old",
+    max_bytes=_GIB,
+    max_age=7 * 86_400 * SECOND_NS,
+    allow_direct=True,
+)
+
+#: What agents publish to and no role needs.
+OF_NODES = (USAGE, LOGS)
+
 #: Created by the first service that starts. DEAD and SNAP are durable, but nothing is lost when they start empty.
 ENSURED = (CMD, EVAL, NODE, VIEW, DEAD, SNAP, LEADER)
 

@@ -289,7 +289,7 @@ def _own_publish(role: str) -> tuple[str, ...]:
                 subjects.js_direct_get(streams.NODE.name, ">"),
                 subjects.js_direct_get(streams.VIEW.name, ">"),
                 *_reads(streams.DEAD.name),
-                subjects.js_stream_create(streams.USAGE.name),
+                *(subjects.js_stream_create(one.name) for one in streams.OF_NODES),
                 subjects.SNAPSHOTS,
                 subjects.js_stream_purge(streams.SNAP.name),
                 *_REPLIES,
@@ -347,6 +347,7 @@ def agent_user(node_id: str, password: str) -> BusUser:
             subjects.report(node_id),
             subjects.heartbeat(node_id),
             subjects.usage(node_id),
+            subjects.node_shipped_logs(node_id),
             subjects.node_query(node_id),
             subjects.node_variables(node_id),
             subjects.node_identities(node_id),
@@ -403,7 +404,7 @@ def public_user(password: str, name: str = PUBLIC) -> BusUser:
             subjects.js_direct_get(streams.VIEW.name),
             subjects.js_direct_get(streams.VIEW.name, subjects.VIEWS),
             subjects.js_direct_get(streams.SNAP.name),
-            subjects.js_direct_get(streams.USAGE.name),
+            *(subjects.js_direct_get(one.name) for one in streams.OF_NODES),
         ),
         subscribe=(subjects.VIEWS, f"{inbox_prefix(name)}.>"),
     )
@@ -432,6 +433,7 @@ def _exports() -> list[str]:
         subjects.REPORTS,
         subjects.HEARTBEATS,
         subjects.USAGES,
+        subjects.SHIPPED_LOGS,
         subjects.GAUGES,
         subjects.js_direct_get(streams.NODE.name, subjects.NODES),
         subjects.js_direct_get(streams.VIEW.name, subjects.VIEWS),
@@ -440,7 +442,7 @@ def _exports() -> list[str]:
         *(subjects.js_direct_get(subjects.log_stream(g)) for g in GENERATIONS),
         subjects.js_direct_get(streams.VIEW.name),
         subjects.js_direct_get(streams.SNAP.name),
-        subjects.js_direct_get(streams.USAGE.name),
+        *(subjects.js_direct_get(one.name) for one in streams.OF_NODES),
     )
     return [
         *(_service(s) for s in one_answer),
@@ -455,6 +457,7 @@ def _node_imports() -> list[str]:
         subjects.REPORTS,
         subjects.HEARTBEATS,
         subjects.USAGES,
+        subjects.SHIPPED_LOGS,
         # The fleet's, which speaks for any node.
         subjects.query("job_version"),
         subjects.NODE_QUERIES,

@@ -142,6 +142,8 @@ class LogLimits(msgspec.Struct, frozen=True, kw_only=True):
     file_bytes: int = 10 * 1024 * 1024
     #: nothing is kept at all.
     disabled: bool = False
+    #: each line is sent to the bus, too, where the node's operator allows it.
+    ship: bool = False
 
 
 class TaskNames(msgspec.Struct, frozen=True, kw_only=True):

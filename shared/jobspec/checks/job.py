@@ -202,6 +202,8 @@ def _logs(faults: ErrorList, group: TaskGroup, task: TaskSpec, path: str) -> Non
     logs = task.logs
     faults.within(path, ".MaxFiles", logs.max_files, (1, LOG_FILES_MAX))
     faults.within(path, ".MaxFileSizeMB", logs.max_file_size_mb, (1, RESOURCE_MAX))
+    if logs.ship and (logs.disabled or logs.enabled is False):
+        faults.add(f"{path}.Ship", "needs the files of the output, which are disabled")
     total, disk = logs.max_files * logs.max_file_size_mb, group.ephemeral_disk.size_mib
     if total >= disk >= DISK_MIB_MIN:
         text = (

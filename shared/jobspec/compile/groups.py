@@ -33,6 +33,7 @@ from shared.jobspec.compile.volumes import (
     with_volume_asks,
 )
 from shared.jobspec.drivers.switches import (
+    log_switches,
     needed_switches,
     secret_switches,
     template_switches,
@@ -126,11 +127,13 @@ def group_digest(
 
 
 def _restarting_parts(task: JsonObject) -> JsonObject:
-    """Drop the fields that are updated in place; disabling logs needs a restart."""
+    """Drop the fields that are updated in place; disabling logs needs a restart, and shipping them another node."""
     kept = {key: item for key, item in task.items() if key not in _TASK_IN_PLACE_FIELDS}
     logs = task.get("LogConfig") or {}
     if logs.get("Disabled") or logs.get("Enabled") is False:
         kept["LogConfig"] = {"Disabled": True}
+    elif logs.get("Ship"):
+        kept["LogConfig"] = {"Ship": True}
     return kept
 
 
@@ -225,6 +228,7 @@ def _switch_constraints(group: TaskGroup) -> tuple[ConstraintBlock, ...]:
             *template_switches(task.templates),
             *secret_switches(task.secrets),
             *vault_switches(task.vault),
+            *log_switches(task.logs),
         )
     )
 

@@ -12,7 +12,7 @@ import msgspec
 
 from shared.jobspec.drivers.docker import LOG_DRIVER_DEFAULT, DockerOptions, read_docker
 from shared.jobspec.drivers.registry import driver_traits
-from shared.jobspec.nomad.tasks import Secret, TemplateBlock, Vault
+from shared.jobspec.nomad.tasks import LogConfig, Secret, TemplateBlock, Vault
 
 DOCKER_PREFIX, EXEC_PREFIX = "CARAVAN_DOCKER_", "CARAVAN_EXEC_"
 TEMPLATE_DENYLIST = "CARAVAN_AGENT_TEMPLATE_FUNCTION_DENYLIST"
@@ -22,6 +22,8 @@ DENIED_BY_DEFAULT = (EXECUTE_TEMPLATE, "plugin", "writeToFile")
 SECRET_PLUGINS = "CARAVAN_AGENT_SECRET_PLUGINS"
 #: A node that knows a server of Vault, and the setting that names it.
 VAULT_ATTRIBUTE, VAULT_SETTING = "vault.accessible", "CARAVAN_AGENT_VAULT_ADDR"
+#: A node that may send output of tasks to the bus, and the setting that allows it.
+SHIPPING_ATTRIBUTE, SHIPPING_SETTING = "logs.ship", "CARAVAN_AGENT_SHIP_LOGS"
 #: Providers of secrets that need no program.
 BUILT_IN_PROVIDERS = frozenset(("nomad", "vault"))
 _UNLIMITED = -1
@@ -102,6 +104,13 @@ def secret_switches(blocks: Iterable[Secret]) -> tuple[NodeSwitch, ...]:
 def vault_switches(block: Vault | None) -> tuple[NodeSwitch, ...]:
     """List the switches that a task with a vault block needs."""
     return () if block is None else (NodeSwitch("vault", VAULT_ATTRIBUTE, VAULT_SETTING),)
+
+
+def log_switches(block: LogConfig) -> tuple[NodeSwitch, ...]:
+    """List the switches that the output of a task needs."""
+    if not block.ship:
+        return ()
+    return (NodeSwitch("logs ship", SHIPPING_ATTRIBUTE, SHIPPING_SETTING),)
 
 
 def needed_switches(

@@ -21,7 +21,7 @@ class Lifecycle(JobBlock, frozen=True, kw_only=True):
 
 
 class LogConfig(JobBlock, frozen=True, kw_only=True):
-    """Rotation of a task's output."""
+    """Rotation of a task's output, and where it goes besides."""
 
     HCL: ClassVar[Mapping[str, str]] = {"MaxFileSizeMB": "max_file_size"}
 
@@ -30,6 +30,8 @@ class LogConfig(JobBlock, frozen=True, kw_only=True):
     disabled: bool = field(name="Disabled", default=False)
     #: of old files; the opposite of `disabled`.
     enabled: bool | None = field(name="Enabled", default=None)
+    #: ours: send each line to the bus, where it can be read without the node; only where the operator allows it.
+    ship: bool = field(name="Ship", default=False)
 
 
 class DispatchPayload(JobBlock, frozen=True, kw_only=True):

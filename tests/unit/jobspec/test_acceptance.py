@@ -139,6 +139,11 @@ HAND: dict[str, tuple[str, str, str]] = {
     "kill timeout of batch": (text(kind="batch", task='kill_timeout = "11m"'), "accept", "runs"),
     "logs beyond the disk": (text(task="logs { max_file_size = 30 }"), "refuse", "refused"),
     "logs within the disk": (text(task="logs { max_file_size = 29 }"), "accept", "runs"),
+    "logs shipped that are kept nowhere": (
+        text(task="logs {\n ship = true\n disabled = true\n}"),
+        "refuse",
+        "refused",
+    ),
     "no log file": (text(task="logs { max_files = 0 }"), "refuse", "refused"),
     "constraint without value": (
         text(job='constraint { attribute = "${attr.x}" }'),

@@ -10,10 +10,16 @@ from schemas.jobs import GroupSpec
 from services.agent.drivers.docker.settings import DockerSettings, docker_settings
 from services.agent.drivers.exec.settings import ExecSettings
 from services.agent.inputs.templates.settings import template_settings
+from services.agent.settings import agent_settings
 from shared.errors import ConfigInvalid
 from shared.jobspec.drivers.docker import read_docker
 from shared.jobspec.drivers.exec import IsolationOptions
-from shared.jobspec.drivers.switches import TEMPLATE_DENYLIST, needed_switches
+from shared.jobspec.drivers.switches import (
+    SHIPPING_ATTRIBUTE,
+    SHIPPING_SETTING,
+    TEMPLATE_DENYLIST,
+    needed_switches,
+)
 from shared.jobspec.submission import read_submission
 from tests.builders import Cluster, group, join, register
 from tests.unit.core.scheduling.test_placement_rules import report
@@ -130,6 +136,16 @@ def test_a_template_goes_where_its_functions_are_allowed() -> None:
     assert template_settings({TEMPLATE_DENYLIST: "execute*"}).attributes() == {}
     plain = {**template, "EmbeddedTmpl": '{{ env "A" }}'}
     assert compiled("exec", {"command": "x"}, Templates=[plain]).constraints == ()
+
+
+def test_output_is_shipped_where_the_operator_allows_it() -> None:
+    """A job that ships its output is placed there alone; without it there is no condition, and no node ships unasked."""
+    wanted = compiled("exec", {"command": "x"}, LogConfig={"Ship": True})
+    check({SHIPPING_ATTRIBUTE: "1"}, wanted, "exec", SHIPPING_SETTING)
+    assert compiled("exec", {"command": "x"}, LogConfig={"MaxFiles": 2}).constraints == ()
+    given = {"CARAVAN_AGENT_NODE_ID": "n1", "CARAVAN_AGENT_DATA_DIR": "d"}
+    assert agent_settings(given).ship_logs is False
+    assert agent_settings({**given, SHIPPING_SETTING: "1"}).ship_logs is True
 
 
 def test_a_name_that_denies_nothing_stops_the_agent() -> None:

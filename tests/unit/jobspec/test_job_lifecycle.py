@@ -74,6 +74,8 @@ def test_every_hook_is_possible(hook: str) -> None:
         ({"KillSignal": "SIGUSR1"}, {}, True),
         ({"LogConfig": {"MaxFiles": 3}}, {}, True),
         ({"LogConfig": {"Disabled": True}}, {}, False),
+        ({"LogConfig": {"Ship": True}}, {}, False),
+        ({"LogConfig": {"Ship": False}}, {}, True),
         ({"RestartPolicy": {"Attempts": 9}}, {}, True),
         ({}, {"MaxRunDuration": SECOND}, True),
         ({}, {"Disconnect": {"StopOnClientAfter": SECOND}}, True),

@@ -57,7 +57,7 @@ def test_streams_hold_what_the_contract_says() -> None:
         one.name.replace("_1", "_{generation}"): [
             wanted.replace("log.1.", "log.{generation}.") for wanted in one.subjects
         ]
-        for one in (streams.log_config(1), streams.JOBS, streams.USAGE, *streams.ENSURED)
+        for one in (streams.log_config(1), streams.JOBS, *streams.OF_NODES, *streams.ENSURED)
     }
     for row in contract.SUBJECTS:
         takes = [name for name, wanted in declared.items() if any(map(fits(row), wanted))]

@@ -37,6 +37,8 @@ _PARAMETERS = {
     "node": "Token of a node's id.",
     "asker": "Token of the id of the node that asks.",
     "job": "Token of a job's id.",
+    "alloc": "Token of an allocation's id.",
+    "task": "Token of a task's name.",
     "path": "Token of a variable's path, or `~h` and its SHA-256 where that is longer than 240 bytes.",
     "service": "Token of a service's name.",
     "submission": "Token of a submission's id.",
