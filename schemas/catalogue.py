@@ -65,6 +65,7 @@ ANSWERS: dict[str, type[Wire]] = {
     "keys": variable_answers.KeysAnswer,
     "signing_keys": variable_answers.SigningKeysAnswer,
     "claims": volume_answers.ClaimsAnswer,
+    "volumes": volume_answers.VolumesAnswer,
     "dead": answers.DeadAnswer,
 }
 
@@ -130,6 +131,8 @@ MESSAGES: tuple[type[Wire], ...] = (
     operator.TagRequest,
     operator.StabilityRequest,
     operator.ReleaseClaimRequest,
+    operator.CreateVolumeRequest,
+    operator.DeleteVolumeRequest,
     operator.OperatorVerdict,
     variables.PutVariableRequest,
     variables.DeleteVariableRequest,

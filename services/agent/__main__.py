@@ -77,6 +77,8 @@ from services.agent.run_as import run_as
 from services.agent.settings import PREFIX, AgentSettings, agent_settings
 from services.agent.tasks.operator_orders import SOURCE
 from services.agent.tasks.task_resources import HOST_NETWORK
+from services.agent.volumes.plugins import NodePlace, VolumePlugins
+from services.agent.volumes.volume_maker import VolumeMaker
 from shared.bus.process.runner import BeforeEnd, SideTask, run_role
 from shared.bus.process.settings import configure_logging, run_settings
 from shared.bus.shell.shell import EffectHandler, Shell
@@ -282,6 +284,17 @@ def _device_plugins(own: AgentSettings) -> DevicePlugins:
     return DevicePlugins(own.device_plugins, builtin)
 
 
+def volume_plugins(own: AgentSettings, home: DataDir) -> VolumePlugins:
+    """Return what makes volumes by request. Raises ConfigInvalid."""
+    place = NodePlace(
+        data_dir=str(home.top),
+        volumes_dir=own.host_volumes_dir,
+        node_id=own.node_id,
+        node_pool=own.node_pool,
+    )
+    return VolumePlugins(own.host_volume_plugins, place)
+
+
 def host_networks(text: str) -> dict[str, str]:
     """Read `name=address` pairs as attributes of the node. Raises ConfigInvalid."""
     found: dict[str, str] = {}
@@ -300,7 +313,9 @@ def _finder(
     parts: tuple[AllocDirs, GroupNetworks],
     drivers: Mapping[str, Driver],
     *,
-    offers: Sequence[HostVolumes | SecretPlugins | TemplateSettings | NodeDns | VaultSettings],
+    offers: Sequence[
+        HostVolumes | VolumePlugins | SecretPlugins | TemplateSettings | NodeDns | VaultSettings
+    ],
     devices: DevicePlugins,
 ) -> FingerprintRefresher:
     reserved = HostReserved(
@@ -477,7 +492,10 @@ def main() -> int:
         handlers = _input_handlers(
             home, drivers, templated, settings.nats_url, data=data, plugins=plugins, vault=vault
         )
-        offers, devices = (volumes, templated, plugins, dns, vault), _device_plugins(own)
+        makers = volume_plugins(own, home)
+        maker = VolumeMaker(makers, volumes, home.journal.entries)
+        offers = (volumes, makers, templated, plugins, dns, vault)
+        devices = _device_plugins(own)
         finder = _finder(
             own, home, (directories, networks), drivers, offers=offers, devices=devices
         )
@@ -500,6 +518,7 @@ def main() -> int:
         volumes=volumes,
         networks=networks,
         devices=devices,
+        maker=maker,
     )
     code = run_role(
         cast("Role", agent),

@@ -24,6 +24,7 @@ from services.agent.tasks.network_monitor import NetworkMonitor
 from services.agent.tasks.resolved_group import RESOLVED_GROUP_DECODER, ResolvedGroup, resolve_group
 from services.agent.tasks.runtime_state import AllocRuntime
 from services.agent.tasks.supervisor import AgentStep, Supervisor, limit_logs
+from services.agent.tasks.volume_monitor import VolumeMonitor
 from shared.core.runtime.agent_messages import (
     AllocForgotten,
     AllocKept,
@@ -43,6 +44,7 @@ from shared.core.runtime.desired_allocs import (
     read_desired_allocs,
 )
 from shared.core.runtime.messages import Ack, Message, Stop
+from shared.core.runtime.volume_messages import VolumeAnswer, VolumeForgotten, VolumeKept
 from shared.errors import CommandInvalid
 from shared.protocol import subjects
 
@@ -119,6 +121,9 @@ class NodeReconciler:
         self.checks = CheckMonitor(reports, supervisor, self.allocs)
         self.inputs = InputMonitor(reports, supervisor, self.allocs)
         self.networks = NetworkMonitor(reports, supervisor, self.allocs)
+        self._volumes = VolumeMonitor(reports.volumes, self.allocs)
+        #: what the fingerprint says; the node has volumes beside it.
+        self._found = supervisor.fingerprinted_node
         #: allocations that wait for the allocation whose data they inherit.
         self._heirs: set[int] = set()
         #: ended and forgotten under a log that was lost: the restored one may want them.
@@ -146,6 +151,20 @@ class NodeReconciler:
 
     def node_found(self, spec: NodeSpec, turn: AgentStep) -> None:
         """Register again as what the node is now; what runs keeps what it was started with."""
+        self._found = spec
+        self._tell_node(turn)
+
+    def take_volume(self, event: VolumeAnswer, turn: AgentStep) -> None:
+        """Take what the node says of a volume."""
+        if self._volumes.take(event, turn):
+            self._tell_node(turn)
+
+    def retry_volumes(self) -> None:
+        """Try again to delete volumes that could not be deleted."""
+        self._volumes.retry()
+
+    def _tell_node(self, turn: AgentStep) -> None:
+        spec = self._volumes.added_to(self._found)
         before = self._supervisor.fingerprinted_node
         note_device_health(self.allocs.values(), before, spec, reports=self._reports, turn=turn)
         self._reports.register(spec)
@@ -183,6 +202,11 @@ class NodeReconciler:
                     self.health.restore(entry)
                 case AllocForgotten():
                     self.allocs.pop(entry.key, None)
+                case VolumeKept() | VolumeForgotten():
+                    self._volumes.restore(entry)
+        self._supervisor.node = self._volumes.added_to(self._found)
+        self._supervisor.fingerprinted_node = self._supervisor.node
+        self._reports.register(self._supervisor.node)
         self._resumed = [alloc for alloc in self.allocs.values() if alloc.resume()]
 
     def wake(self, turn: AgentStep) -> None:
@@ -191,6 +215,7 @@ class NodeReconciler:
         if self.cluster_id:
             # Without a journal the owner of the directories is unknown: nothing is deleted.
             turn.act(SweepAllocs(tuple(one.desired.alloc_id for one in self.allocs.values())))
+        self._volumes.wake(turn)
         for alloc in self._resumed:
             turn.keep(alloc.kept(), *(task.kept(alloc.key) for task in alloc.tasks.values()))
         node = self._supervisor.fingerprinted_node
@@ -320,6 +345,8 @@ class NodeReconciler:
         if allocs is not None:
             changed = self._follow(allocs, turn) or changed
             self._why_omitted = NOT_ASSIGNED
+        if self._volumes.follow(wanted.volumes, turn):
+            self._tell_node(turn)
         if self._is_known:
             for alloc in [one for one in self.allocs.values() if one.held]:
                 self._plan(alloc, turn)
@@ -349,6 +376,7 @@ class NodeReconciler:
         self._reports.register(followed=followed)
         for key in self.allocs:
             self._reports.touch(key)
+        self._volumes.retell()
         if is_lost:
             self.rollbacks += 1
             self._ended_before = frozenset(self._retired)
@@ -508,6 +536,7 @@ class NodeReconciler:
 
     def update_health(self, turn: AgentStep) -> None:
         """Follow inputs, checks and health of what changed, once all messages of a step are taken."""
+        self._volumes.sync(turn)
         self.networks.sync(self._supervisor.changed, turn)
         changed, self._supervisor.changed = self._supervisor.changed, {}
         self.inputs.sync(changed, turn)
