@@ -23,7 +23,7 @@ def volume_lines(state: State, query: Query) -> list[VolumeLine]:
     for volume_id, row in by_name:
         if not volume_id.startswith(query.id) or query.node_id not in ("", row.node_id):
             continue
-        if query.status not in ("", _status(state, row)):
+        if query.status not in ("", volume_status(state, row)):
             continue
         found.append(_line(state, row))
     return found
@@ -41,7 +41,8 @@ def volume_orders(state: State, node_id: NodeId) -> tuple[VolumeOrder, ...]:
     )
 
 
-def _status(state: State, row: VolumeRow) -> str:
+def volume_status(state: State, row: VolumeRow) -> str:
+    """Say how a volume is: as the table has it, or that its node is away."""
     at = state.fleet.row_of.get(row.node_id)
     if row.status == READY and (at is None or state.fleet.status[at] != NODE_READY):
         return UNAVAILABLE
@@ -56,7 +57,7 @@ def _line(state: State, row: VolumeRow) -> VolumeLine:
         id=spec.id,
         name=spec.name,
         node_id=row.node_id,
-        status=_status(state, row),
+        status=volume_status(state, row),
         reason=row.reason,
         plugin=spec.plugin,
         node_name="" if node is None else node.name,
