@@ -44,6 +44,9 @@ RARE = {
     "rule-reaches-nothing": 21,
     "silence-is-death": 14,
     "stale-timer": 25,
+    "volume-deleted-in-use": 8,
+    "volume-forgotten": 100,
+    "volume-leaves-under-plan": 31,
 }
 
 ONE_WORLD = "from shared.sim.world.world import SimulatedWorld; print(SimulatedWorld(3, trace=True).run().digest)"
