@@ -36,7 +36,7 @@ _FIELDS = {
     "constraint": "Constraints",
     "parameters": "Parameters",
 }
-#: What the API answers and a request may hold again: it says nothing of what is asked for.
+#: What the API answers and a request may hold again: it is no part of the request.
 _ANSWERED = frozenset(
     (
         "hostpath",

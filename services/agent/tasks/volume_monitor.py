@@ -1,7 +1,7 @@
 """Follows the orders for host volumes of this node: has them made and deleted, offers them, and says what became of it.
 
 Decides when what is done; the plugins are the node's (`services/agent/volumes/`). Each step is in the journal before
-anything is made or deleted, so that a later life takes it up: what it finds half made it asks for again, by the same id.
+anything is made or deleted, so that a later life takes it up: what it finds half made it requests again, by id.
 """
 
 from collections.abc import Mapping, Sequence

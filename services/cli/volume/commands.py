@@ -61,8 +61,8 @@ COMMANDS = (
             _DETACH,
         ),
         {"": "volume.host_volumes:VolumeCreateResult"},
-        details="Waits until the node has made the volume. Options take precedence over the specification. A volume that "
-        "failed is tried again with its --id. Exit code 1: it failed; 2: its node has not answered within 75 s "
+        details="Waits until the node has made the volume. Options take precedence over the specification. A volume "
+        "that failed is tried again with its --id. Exit code 1: it failed; 2: its node has not answered within 75 s "
         "(docs/volumes.md).",
         examples=(
             "volume create data.volume.hcl",

@@ -131,7 +131,7 @@ def test_a_killed_agent_asks_again() -> None:
 
 
 def test_a_deletion_offers_no_more_at_once() -> None:
-    """The journal comes first; once it is done it is told, and forgotten when the log says so."""
+    """The journal comes first; once it is done the agent reports it, and forgets it when the log says so."""
     story = ready()
     story.did(CreateVolume, DeleteVolume, WriteJournal)
     story.hear(3, volumes=(LEAVE,))

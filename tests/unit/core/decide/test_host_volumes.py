@@ -220,7 +220,7 @@ def test_nothing_is_placed_on_a_volume_that_is_being_deleted() -> None:
     assert world.rows() == []
 
 
-def test_a_deletion_that_fails_is_told_and_goes_on() -> None:
+def test_a_deletion_that_fails_shows_its_reason_and_continues() -> None:
     """The reason is shown until the node has deleted it."""
     world = ready("n1")
     delete(world)
