@@ -401,7 +401,8 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _warn_of_torn_journal(home: DataDir) -> None:
+def _begin(home: DataDir) -> None:
+    _allow_many_files()
     if home.journal.torn_bytes:
         log.warning("journal.torn", dropped_bytes=home.journal.torn_bytes)
 
@@ -492,10 +493,8 @@ def main() -> int:
         handlers = _input_handlers(
             home, drivers, templated, settings.nats_url, data=data, plugins=plugins, vault=vault
         )
-        makers = volume_plugins(own, home)
-        maker = VolumeMaker(makers, volumes, home.journal.entries)
-        offers = (volumes, makers, templated, plugins, dns, vault)
-        devices = _device_plugins(own)
+        maker = VolumeMaker(makers := volume_plugins(own, home), volumes, home.journal.entries)
+        offers, devices = (volumes, makers, templated, plugins, dns, vault), _device_plugins(own)
         finder = _finder(
             own, home, (directories, networks), drivers, offers=offers, devices=devices
         )
@@ -504,8 +503,7 @@ def main() -> int:
     except CaravanError as err:
         log.critical("service.stopped", reason=str(err), error=type(err).__name__)
         return 1
-    _allow_many_files()
-    _warn_of_torn_journal(home)
+    _begin(home)
     executors: list[TaskExecutor] = []
     hands = _hands(own, home, directories, agent=agent, executors=executors)
 

@@ -44,7 +44,7 @@ from shared.core.runtime.desired_allocs import (
     read_desired_allocs,
 )
 from shared.core.runtime.messages import Ack, Message, Stop
-from shared.core.runtime.volume_messages import VolumeAnswer, VolumeForgotten, VolumeKept
+from shared.core.runtime.volume_messages import VolumeForgotten, VolumeKept
 from shared.errors import CommandInvalid
 from shared.protocol import subjects
 
@@ -121,7 +121,7 @@ class NodeReconciler:
         self.checks = CheckMonitor(reports, supervisor, self.allocs)
         self.inputs = InputMonitor(reports, supervisor, self.allocs)
         self.networks = NetworkMonitor(reports, supervisor, self.allocs)
-        self._volumes = VolumeMonitor(reports.volumes, self.allocs)
+        self.volumes = VolumeMonitor(reports.volumes, self.allocs)
         #: what the fingerprint says; the node has volumes beside it.
         self._found = supervisor.fingerprinted_node
         #: allocations that wait for the allocation whose data they inherit.
@@ -149,22 +149,13 @@ class NodeReconciler:
         """The state of one allocation."""
         return self.allocs[key].report()
 
-    def node_found(self, spec: NodeSpec, turn: AgentStep) -> None:
-        """Register again as what the node is now; what runs keeps what it was started with."""
-        self._found = spec
-        self._tell_node(turn)
+    def node_found(self, found: NodeSpec | None, turn: AgentStep) -> None:
+        """Register again as what the node is now; what runs keeps what it was started with.
 
-    def take_volume(self, event: VolumeAnswer, turn: AgentStep) -> None:
-        """Take what the node says of a volume."""
-        if self._volumes.take(event, turn):
-            self._tell_node(turn)
-
-    def retry_volumes(self) -> None:
-        """Try again to delete volumes that could not be deleted."""
-        self._volumes.retry()
-
-    def _tell_node(self, turn: AgentStep) -> None:
-        spec = self._volumes.added_to(self._found)
+        `found`: a new fingerprint; None: only its volumes changed.
+        """
+        self._found = found or self._found
+        spec = self.volumes.added_to(self._found)
         before = self._supervisor.fingerprinted_node
         note_device_health(self.allocs.values(), before, spec, reports=self._reports, turn=turn)
         self._reports.register(spec)
@@ -203,8 +194,8 @@ class NodeReconciler:
                 case AllocForgotten():
                     self.allocs.pop(entry.key, None)
                 case VolumeKept() | VolumeForgotten():
-                    self._volumes.restore(entry)
-        self._supervisor.node = self._volumes.added_to(self._found)
+                    self.volumes.restore(entry)
+        self._supervisor.node = self.volumes.added_to(self._found)
         self._supervisor.fingerprinted_node = self._supervisor.node
         self._reports.register(self._supervisor.node)
         self._resumed = [alloc for alloc in self.allocs.values() if alloc.resume()]
@@ -215,7 +206,7 @@ class NodeReconciler:
         if self.cluster_id:
             # Without a journal the owner of the directories is unknown: nothing is deleted.
             turn.act(SweepAllocs(tuple(one.desired.alloc_id for one in self.allocs.values())))
-        self._volumes.wake(turn)
+        self.volumes.wake(turn)
         for alloc in self._resumed:
             turn.keep(alloc.kept(), *(task.kept(alloc.key) for task in alloc.tasks.values()))
         node = self._supervisor.fingerprinted_node
@@ -345,8 +336,8 @@ class NodeReconciler:
         if allocs is not None:
             changed = self._follow(allocs, turn) or changed
             self._why_omitted = NOT_ASSIGNED
-        if self._volumes.follow(wanted.volumes, turn):
-            self._tell_node(turn)
+        if self.volumes.follow(wanted.volumes, turn):
+            self.node_found(None, turn)
         if self._is_known:
             for alloc in [one for one in self.allocs.values() if one.held]:
                 self._plan(alloc, turn)
@@ -376,7 +367,7 @@ class NodeReconciler:
         self._reports.register(followed=followed)
         for key in self.allocs:
             self._reports.touch(key)
-        self._volumes.retell()
+        self.volumes.retell()
         if is_lost:
             self.rollbacks += 1
             self._ended_before = frozenset(self._retired)
@@ -536,7 +527,7 @@ class NodeReconciler:
 
     def update_health(self, turn: AgentStep) -> None:
         """Follow inputs, checks and health of what changed, once all messages of a step are taken."""
-        self._volumes.sync(turn)
+        self.volumes.sync(turn)
         self.networks.sync(self._supervisor.changed, turn)
         changed, self._supervisor.changed = self._supervisor.changed, {}
         self.inputs.sync(changed, turn)

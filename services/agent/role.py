@@ -258,7 +258,7 @@ class Agent:
         elif kind == "fetch":
             self._desired.fetch_again(turn)
         elif kind == VOLUME_TIMER:
-            self._desired.retry_volumes()
+            self._desired.volumes.retry()
         elif kind == "report":
             self._report_timer_ns = 0
         elif kind == "task":
@@ -279,7 +279,8 @@ class Agent:
             case NetworkReady() | NetworkFailed() | NetworkLost():
                 self._desired.networks.take(event, turn)
             case VolumeCreated() | VolumeNotMade() | VolumeRemoved() | VolumeNotRemoved():
-                self._desired.take_volume(event, turn)
+                if self._desired.volumes.take(event, turn):
+                    self._desired.node_found(None, turn)
             case _:
                 pass
 

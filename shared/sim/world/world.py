@@ -355,8 +355,7 @@ class SimulatedWorld:
             shape = customer.shape
             # What waits for a node that stays drained, or for room, would never come to rest.
             is_last = shape.job_id == "service-big" or bool(shape.crons) or shape.has_claims
-            is_last = is_last or bool(shape.volume)
-            customer.close(stop=is_last)
+            customer.close(stop=is_last or bool(shape.volume))
         operator.close()
         confirmer.close()
         volumes.close()
