@@ -506,7 +506,6 @@ def main() -> int:
     _begin(home)
     executors: list[TaskExecutor] = []
     hands = _hands(own, home, directories, agent=agent, executors=executors)
-
     make = partial(
         TaskExecutor,
         home=home,
