@@ -68,6 +68,7 @@ ANSWERS: dict[str, type[Wire]] = {
     "keys": variable_answers.KeysAnswer,
     "signing_keys": variable_answers.SigningKeysAnswer,
     "claims": volume_answers.ClaimsAnswer,
+    "volumes": volume_answers.VolumesAnswer,
     "dead": answers.DeadAnswer,
 }
 
@@ -135,6 +136,8 @@ MESSAGES: tuple[type[Wire], ...] = (
     operator.TagRequest,
     operator.StabilityRequest,
     operator.ReleaseClaimRequest,
+    operator.CreateVolumeRequest,
+    operator.DeleteVolumeRequest,
     operator.OperatorVerdict,
     variables.PutVariableRequest,
     variables.DeleteVariableRequest,

@@ -11,6 +11,7 @@ from schemas import (
     deployments,
     evaluations,
     gates,
+    host_volumes,
     identities,
     job_versions,
     jobs,
@@ -96,6 +97,11 @@ AnyEvent = (
     | identities.SigningKeyRemoved
     | volumes.ClaimMade
     | volumes.ClaimReleased
+    | host_volumes.VolumeRequested
+    | host_volumes.VolumeReady
+    | host_volumes.VolumeFailed
+    | host_volumes.VolumeDeleting
+    | host_volumes.VolumeDeleted
 )
 
 AnyCommand = (
@@ -146,6 +152,8 @@ AnyCommand = (
     | identities.CreateSigningKey
     | identities.RemoveSigningKey
     | volumes.ReleaseClaim
+    | host_volumes.RequestVolume
+    | host_volumes.RemoveVolume
 )
 
 

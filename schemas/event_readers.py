@@ -47,6 +47,7 @@ GROUPS = {
     "VARIABLES": ("variable.put variable.deleted variable.shredded variable.refused key.created"),
     "SIGNING_KEYS": "signing_key.created signing_key.removed",
     "CLAIMS": "claim.made claim.released",
+    "VOLUMES": "volume.requested volume.ready volume.failed volume.deleting volume.deleted",
     "LOCKS": "variable.locked variable.lock_released variable.lock_expired",
     "COLLECTED": (
         "submissions.collected jobs.collected nodes.collected evaluations.collected "
@@ -86,7 +87,7 @@ _LAUNCHES = "says where a child comes from, which is registered beside it"
 #: Ciphertext, lives of paths, and keys of the keeper.
 _VARIABLES = "is about a variable or a key"
 
-_CLAIMED = "is about a claim on a volume"
+_CLAIMED = "is about a volume, or a claim on one"
 _BY_SEQ = "changed rows are found by their seq"
 _DEPLOYED = "is about a deployment or a version"
 _FOLLOW = "the evaluations that follow come as evaluations.created"
@@ -99,7 +100,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         shared/core/state/tables/jobs.py: table jobs
@@ -108,7 +109,7 @@ READERS = (
             {_DEPLOYED}: DEPLOYMENTS allocations.health_changed -deployment.ended
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         shared/core/state/tables/fleet.py: table fleet
@@ -117,7 +118,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         shared/core/state/tables/evaluations.py: table evaluations
@@ -127,7 +128,7 @@ READERS = (
             {_FOLLOW}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         shared/core/state/tables/allocations.py: table allocations
@@ -137,7 +138,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS -deployment.promoted
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         shared/core/state/tables/reservations.py: table reservations
@@ -151,7 +152,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         shared/core/state/tables/launches.py: table launches
@@ -159,7 +160,7 @@ READERS = (
                 ALLOCATIONS COLLECTED job.evaluated capacity.freed reservations.changed
                 allocations.health_changed -jobs.collected
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         shared/core/state/tables/deployments.py: table deployments
@@ -168,7 +169,7 @@ READERS = (
                 -jobs.collected
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         shared/core/state/tables/rollouts.py: table rollouts
@@ -178,7 +179,7 @@ READERS = (
                 -deployment.ended
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         shared/core/state/tables/variables.py: table variables
@@ -186,7 +187,7 @@ READERS = (
                 ALLOCATIONS COLLECTED capacity.freed reservations.changed allocations.health_changed
                 LOCKS SIGNING_KEYS
             {_LAUNCHES}: LAUNCHES
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         shared/core/state/tables/variable_locks.py: table variable_locks
@@ -194,7 +195,7 @@ READERS = (
                 ALLOCATIONS COLLECTED capacity.freed reservations.changed allocations.health_changed
                 VARIABLES SIGNING_KEYS
             {_LAUNCHES}: LAUNCHES
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         shared/core/state/tables/signing_keys.py: table signing_keys
@@ -202,13 +203,20 @@ READERS = (
                 ALLOCATIONS COLLECTED capacity.freed reservations.changed allocations.health_changed
                 VARIABLES LOCKS
             {_LAUNCHES}: LAUNCHES
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         shared/core/state/tables/claims.py: table claims
             {_OTHER}: CLUSTER LOG SUBMISSIONS JOBS VERSIONS ROLLOUTS DEPLOYMENTS NODES EVALUATIONS PLANS
                 ALLOCATIONS COLLECTED capacity.freed reservations.changed allocations.health_changed
-                -jobs.collected
+                -jobs.collected VOLUMES
+            {_LAUNCHES}: LAUNCHES
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+    """),
+    _reader(f"""
+        shared/core/state/tables/host_volumes.py: table volumes
+            {_OTHER}: CLUSTER LOG SUBMISSIONS JOBS VERSIONS ROLLOUTS DEPLOYMENTS NODES EVALUATIONS PLANS
+                ALLOCATIONS COLLECTED capacity.freed reservations.changed allocations.health_changed CLAIMS
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
     """),
@@ -218,7 +226,7 @@ READERS = (
                 EVALUATIONS PLANS ALLOCATIONS COLLECTED CLUSTER -cluster.created capacity.freed
                 reservations.changed
                 allocations.health_changed
-            is about a claim on a volume: CLAIMS
+            is about a volume, or a claim on one: CLAIMS VOLUMES
     """),
     _reader(f"""
         services/eval_broker/: queues and leases of evaluations
@@ -230,7 +238,7 @@ READERS = (
             {_FOLLOW}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         services/scheduler/: answers to its own plans
@@ -239,7 +247,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         services/intake/: verdicts on submissions
@@ -250,7 +258,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS DEPLOYMENTS allocations.health_changed rollout.ended
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         services/heartbeat/: nodes to watch and their deadlines
@@ -260,7 +268,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         services/timekeeper/: when what is due
@@ -270,7 +278,7 @@ READERS = (
             is about a version that is kept: VERSIONS ROLLOUTS
             {_LAUNCHES}: job.payload
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         services/plan_applier/: counters of its metrics, and the size of a batch
@@ -280,7 +288,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         services/view/: projections, and answers to operators
@@ -291,7 +299,7 @@ READERS = (
                 log.loss_accepted allocations.displaced
             no projection shows it: VERSIONS rollout.ended variable.shredded variable.refused key.created
                 LOCKS SIGNING_KEYS
-            query.claims reads the table: CLAIMS
+            query.claims and query.volumes read the tables: CLAIMS volume.ready volume.failed
             {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
@@ -302,13 +310,13 @@ READERS = (
             found by the names of its fields, too: VERSIONS deployment.started deployment.ended
             {_LAUNCHES}: job.payload
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         shared/archive/: rows of the exported tables
             only in the exported table of events: CLUSTER LOG SUBMISSIONS job.evaluated node.refused
                 pool.declared capacity.freed reservations.changed variable.refused key.created
-                SIGNING_KEYS CLAIMS
+                SIGNING_KEYS CLAIMS VOLUMES
             {_CLEAN}: submissions.collected evaluations.collected
             in the exported table of events alone: VERSIONS
             {_LAUNCHES}: job.payload
@@ -320,12 +328,13 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         shared/whatif/: what came from outside, as commands; waiting times
             decided again in the fork: COLLECTED claim.made submission.refused node.refused node.drained capacity.freed
                 reservations.changed
+            a node that has a volume registers with it: volume.ready volume.failed
             is not a change of the workload or of the fleet: LOG cluster.created intake.advanced
             {_DEPLOYED}: VERSIONS deployment.sized deployment.held deployment.gated
                 deployment.window_changed
@@ -339,7 +348,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         shared/sim/scenario/: figures of a scenario, and its arrivals
@@ -348,7 +357,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader("""
         shared/sim/oracle/: the reference model of the state
@@ -379,7 +388,7 @@ READERS = (
                 allocations.collected allocations.health_changed -deployment.promoted
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         shared/display/time_marks.py: marks of the time bar
@@ -388,7 +397,7 @@ READERS = (
                 capacity.freed reservations.changed plan.refused allocations.health_changed -deployment.started
                 -deployment.ended -node.registered -nodes.status_changed -node.drain_changed
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader(f"""
         services/gateway/allocation_times.py: times to place and to start allocations
@@ -396,6 +405,6 @@ READERS = (
                 DEPLOYMENTS NODES EVALUATIONS COLLECTED capacity.freed reservations.changed plan.refused
                 allocations.displaced allocations.health_changed
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
 )

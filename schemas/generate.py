@@ -121,6 +121,11 @@ CAUSES = {
     "signing_key.removed": "keeper, `remove_signing_key`",
     "claim.made": "beside `plan.committed`: the first placement of an index of a group with a sticky volume",
     "claim.released": "an operator, `release_claim`",
+    "volume.requested": "an operator, `request_volume`",
+    "volume.ready": "an agent, `report_node`",
+    "volume.failed": "an agent, `report_node`",
+    "volume.deleting": "an operator, `remove_volume`",
+    "volume.deleted": "an agent, `report_node`; an operator, `remove_volume` with `force`",
     "allocations.collected": "plan_applier, by policy in log time; an operator, `collect_garbage`",
 }
 
@@ -173,6 +178,8 @@ SENDERS = {
     "create_signing_key": "keeper, on `cmd.variable`",
     "remove_signing_key": "keeper, on `cmd.variable`",
     "release_claim": "an operator, on `cmd.operator`",
+    "request_volume": "an operator, on `cmd.operator`",
+    "remove_volume": "an operator, on `cmd.operator`",
 }
 
 

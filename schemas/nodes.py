@@ -1,6 +1,7 @@
 """Nodes: registration, liveness and what an agent sends about its node."""
 
 from schemas.base import SECOND_NS, Command, Event, NodeId, Wire
+from schemas.host_volumes import VolumeStatus
 
 #: Order of `status` codes in the fleet's columns.
 NODE_STATUSES = ("initializing", "ready", "down", "disconnected")
@@ -249,6 +250,8 @@ class ReportNode(Command, frozen=True, kw_only=True, tag="report_node"):
     #: seen it; 0: nothing to compare.
     followed_incarnation: int = 0
     followed_seq: int = 0
+    #: what became of orders for host volumes, as far as the log has not seen it.
+    volumes: tuple[VolumeStatus, ...] = ()
 
 
 #: How often an agent sends a heartbeat.

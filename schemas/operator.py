@@ -7,6 +7,7 @@ again is harmless: each verb names the final state, not a change to it.
 import msgspec
 
 from schemas.base import Wire
+from schemas.host_volumes import VolumeSpec
 from schemas.jobs import ErrorDetail
 from schemas.nodes import Pool
 from schemas.policy import Policy
@@ -221,6 +222,25 @@ class ReleaseClaimRequest(Wire, frozen=True, kw_only=True):
     job_id: str
     group: str
     index: int
+    request_id: str = ""
+
+
+class CreateVolumeRequest(Wire, frozen=True, kw_only=True):
+    """`api.volume.create`: make a host volume on a node that can have it. Its id is drawn by the caller."""
+
+    spec: VolumeSpec
+    #: id, unique prefix or name; empty: the cluster chooses a node.
+    node_id: str = ""
+    request_id: str = ""
+
+
+class DeleteVolumeRequest(Wire, frozen=True, kw_only=True):
+    """`api.volume.delete`: delete a host volume that nothing uses, with what is in it."""
+
+    #: the exact id.
+    volume_id: str
+    #: forget it where its node is down or gone; what is there stays.
+    force: bool = False
     request_id: str = ""
 
 

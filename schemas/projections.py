@@ -7,6 +7,7 @@ fields, those with their default value too: a reader in a shell finds every key.
 import msgspec
 
 from schemas.base import ExactWire, Wire
+from schemas.host_volumes import VolumeOrder
 
 
 class GroupRef(Wire, frozen=True, array_like=True):
@@ -75,6 +76,8 @@ class NodeProjection(Wire, frozen=True, kw_only=True):
     #: epoch of the plan applier that leads, 0: the first one. Where it rises, reports that the log does not show are
     #: sent again, since the former one may have had them.
     epoch: int = 0
+    #: host volumes that it is to have, or to delete; by id.
+    volumes: tuple[VolumeOrder, ...] = ()
 
 
 class JobProjection(Wire, frozen=True, kw_only=True):

@@ -133,6 +133,14 @@ NOUNS: dict[str, QueryNoun] = {
     "claims": QueryNoun(
         parameters={"job_id": "of this job"}, order="`claims`, by job, group, index and volume"
     ),
+    "volumes": QueryNoun(
+        parameters={
+            "id": "beginning of the ids",
+            "node_id": "on this node",
+            "status": "of this status",
+        },
+        order="`volumes`, host volumes that were created by request, by name and id",
+    ),
     "dead": QueryNoun(order="`messages`, newest first"),
 }
 

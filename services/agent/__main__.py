@@ -85,6 +85,8 @@ from services.agent.task_api.reads import TaskReads
 from services.agent.task_api.sockets import TaskSockets
 from services.agent.tasks.operator_orders import SOURCE
 from services.agent.tasks.task_resources import HOST_NETWORK
+from services.agent.volumes.plugins import NodePlace, VolumePlugins
+from services.agent.volumes.volume_maker import VolumeMaker
 from shared.bus.process.runner import BeforeEnd, SideTask, run_role
 from shared.bus.process.settings import configure_logging, run_settings
 from shared.bus.shell.shell import EffectHandler, Shell
@@ -301,6 +303,17 @@ def _device_plugins(own: AgentSettings) -> DevicePlugins:
     return DevicePlugins(own.device_plugins, builtin)
 
 
+def volume_plugins(own: AgentSettings, home: DataDir) -> VolumePlugins:
+    """Return what makes volumes by request. Raises ConfigInvalid."""
+    place = NodePlace(
+        data_dir=str(home.top),
+        volumes_dir=own.host_volumes_dir,
+        node_id=own.node_id,
+        node_pool=own.node_pool,
+    )
+    return VolumePlugins(own.host_volume_plugins, place)
+
+
 def host_networks(text: str) -> dict[str, str]:
     """Read `name=address` pairs as attributes of the node. Raises ConfigInvalid."""
     found: dict[str, str] = {}
@@ -319,7 +332,9 @@ def _finder(
     parts: tuple[AllocDirs, GroupNetworks],
     drivers: Mapping[str, Driver],
     *,
-    offers: Sequence[HostVolumes | SecretPlugins | TemplateSettings | NodeDns | VaultSettings],
+    offers: Sequence[
+        HostVolumes | VolumePlugins | SecretPlugins | TemplateSettings | NodeDns | VaultSettings
+    ],
     devices: DevicePlugins,
 ) -> FingerprintRefresher:
     reserved = HostReserved(
@@ -407,7 +422,8 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _warn_of_torn_journal(home: DataDir) -> None:
+def _begin(home: DataDir) -> None:
+    _allow_many_files()
     if home.journal.torn_bytes:
         log.warning("journal.torn", dropped_bytes=home.journal.torn_bytes)
 
@@ -461,7 +477,10 @@ def _leave(
     return leave
 
 
-def _close(drivers: Mapping[str, Driver], devices: DevicePlugins) -> None:
+def _close(drivers: Mapping[str, Driver], devices: DevicePlugins, *, ends: DataDir | None) -> None:
+    """Free what drivers hold. `ends`: whose tasks end with the agent."""
+    if ends is not None:
+        _end_rest(ends, drivers)
     for driver in drivers.values():
         if (close := getattr(driver, "close", None)) is not None:
             close()
@@ -521,7 +540,8 @@ def main() -> int:
         handlers = _input_handlers(
             home, drivers, templated, settings.nats_url, data=data, plugins=plugins, vault=vault
         )
-        offers, devices = (volumes, templated, plugins, dns, vault), _device_plugins(own)
+        maker = VolumeMaker(makers := volume_plugins(own, home), volumes, home.journal.entries)
+        offers, devices = (volumes, makers, templated, plugins, dns, vault), _device_plugins(own)
         finder = _finder(
             own, home, (directories, networks), drivers, offers=offers, devices=devices
         )
@@ -531,10 +551,8 @@ def main() -> int:
     except CaravanError as err:
         log.critical("service.stopped", reason=str(err), error=type(err).__name__)
         return 1
-    _allow_many_files()
-    _warn_of_torn_journal(home)
+    _begin(home)
     executors: list[TaskExecutor] = []
-    carriers = _carriers(own, home, directories, agent=agent, executors=executors)
     make = partial(
         TaskExecutor,
         home=home,
@@ -546,6 +564,7 @@ def main() -> int:
         devices=devices,
         sockets=data.sockets(home, drivers),
         shipper=shipper,
+        maker=maker,
     )
     code = run_role(
         cast("Role", agent),
@@ -554,13 +573,11 @@ def main() -> int:
         performers_of=_performers(make, executors),
         side_task=_beside(own.node_id, finder, data, executors, shipper=shipper),
         before_end=_leave(own, agent, executors, shipper) if own.end_tasks else None,
-        carriers=carriers,
+        carriers=_carriers(own, home, directories, agent=agent, executors=executors),
         given=given,
         metrics=lambda: executors[0].usage.metrics() if executors else {},
     )
-    if code == 0 and own.end_tasks:
-        _end_rest(home, drivers)
-    _close(drivers, devices)
+    _close(drivers, devices, ends=home if code == 0 and own.end_tasks else None)
     return code
 
 

@@ -1,4 +1,4 @@
-"""Host volumes: directories of the node that its operator offers to tasks by name.
+"""Host volumes: directories of the node that its operator offers to tasks by name, and those made by request.
 
 Decides what the setting means and what a node says of it: attribute `volume.NAME`, `rw` or `ro`, which the scheduler
 compares, and a pool of that name, of which writers hold a part or all. Paths are resolved at start, so that a mount
@@ -34,6 +34,8 @@ class HostVolumes:
 
     def __init__(self, found: Mapping[str, HostVolume]) -> None:
         self._found = found
+        #: by name, those that were created by request.
+        self._made: dict[str, HostVolume] = {}
 
     def attributes(self) -> dict[str, str]:
         """Node attributes."""
@@ -48,13 +50,25 @@ class HostVolumes:
             if not one.read_only
         )
 
+    def offer(self, name: str, volume: HostVolume) -> bool:
+        """Let tasks mount a volume that was made; return false where the operator's own has its name."""
+        if name in self._found:
+            return False
+        self._made[name] = volume
+        return True
+
+    def withdraw(self, name: str, path: str) -> None:
+        """Let no task mount a volume that was made, any more."""
+        if name in self._made and path in ("", self._made[name].path):
+            del self._made[name]
+
     def resolved(self, launch: TaskLaunch) -> TaskLaunch:
         """Fill in the paths of a launch's volumes. Raises StartRefused."""
         if not launch.volumes:
             return launch
         mounts = []
         for mount in launch.volumes:
-            volume = self._found.get(mount.source)
+            volume = self._found.get(mount.source) or self._made.get(mount.source)
             if volume is None:
                 text = f"host volume {mount.source!r} no longer exists on this node"
                 raise StartRefused(text, recoverable=False)

@@ -25,6 +25,7 @@ from services.agent.tasks.resolved_group import RESOLVED_GROUP_DECODER, Resolved
 from services.agent.tasks.retired_allocs import RetiredAllocs
 from services.agent.tasks.runtime_state import AllocRuntime
 from services.agent.tasks.supervisor import AgentStep, Supervisor, limit_logs
+from services.agent.tasks.volume_monitor import VolumeMonitor
 from shared.core.runtime.agent_messages import (
     AllocForgotten,
     AllocKept,
@@ -44,6 +45,7 @@ from shared.core.runtime.desired_allocs import (
     read_desired_allocs,
 )
 from shared.core.runtime.messages import Ack, Message, Stop
+from shared.core.runtime.volume_messages import VolumeForgotten, VolumeKept
 from shared.errors import CommandInvalid
 from shared.protocol import subjects
 
@@ -118,6 +120,9 @@ class NodeReconciler:
         self.checks = CheckMonitor(reports, supervisor, self.allocs)
         self.inputs = InputMonitor(reports, supervisor, self.allocs)
         self.networks = NetworkMonitor(reports, supervisor, self.allocs)
+        self.volumes = VolumeMonitor(reports.volumes, self.allocs)
+        #: what the fingerprint says; the node has volumes beside it.
+        self._found = supervisor.fingerprinted_node
         #: allocations that wait for the allocation whose data they inherit.
         self._heirs: set[int] = set()
         #: ended and forgotten under a log that was lost: the restored one may want them.
@@ -143,8 +148,13 @@ class NodeReconciler:
         """The state of one allocation."""
         return self.allocs[key].report()
 
-    def node_found(self, spec: NodeSpec, turn: AgentStep) -> None:
-        """Register again as what the node is now; what runs keeps what it was started with."""
+    def node_found(self, found: NodeSpec | None, turn: AgentStep) -> None:
+        """Register again as what the node is now; what runs keeps what it was started with.
+
+        `found`: a new fingerprint; None: only its volumes changed.
+        """
+        self._found = found or self._found
+        spec = self.volumes.added_to(self._found)
         before = self._supervisor.fingerprinted_node
         note_device_health(self.allocs.values(), before, spec, reports=self._reports, turn=turn)
         self._reports.register(spec)
@@ -182,6 +192,11 @@ class NodeReconciler:
                     self.health.restore(entry)
                 case AllocForgotten():
                     self.allocs.pop(entry.key, None)
+                case VolumeKept() | VolumeForgotten():
+                    self.volumes.restore(entry)
+        self._supervisor.node = self.volumes.added_to(self._found)
+        self._supervisor.fingerprinted_node = self._supervisor.node
+        self._reports.register(self._supervisor.node)
         self._resumed = [alloc for alloc in self.allocs.values() if alloc.resume()]
 
     def wake(self, turn: AgentStep) -> None:
@@ -190,6 +205,7 @@ class NodeReconciler:
         if self.cluster_id:
             # Without a journal the owner of the directories is unknown: nothing is deleted.
             turn.act(SweepAllocs(tuple(one.desired.alloc_id for one in self.allocs.values())))
+        self.volumes.wake(turn)
         for alloc in self._resumed:
             turn.keep(alloc.kept(), *(task.kept(alloc.key) for task in alloc.tasks.values()))
         node = self._supervisor.fingerprinted_node
@@ -319,6 +335,8 @@ class NodeReconciler:
         if allocs is not None:
             changed = self._follow(allocs, turn) or changed
             self._why_omitted = NOT_ASSIGNED
+        if self.volumes.follow(wanted.volumes, turn):
+            self.node_found(None, turn)
         if self._is_known:
             for alloc in [one for one in self.allocs.values() if one.held]:
                 self._plan(alloc, turn)
@@ -348,6 +366,7 @@ class NodeReconciler:
         self._reports.register(followed=followed)
         for key in self.allocs:
             self._reports.touch(key)
+        self.volumes.retell()
         if is_lost:
             self.rollbacks += 1
             self._ended_before = self._retired.keys()
@@ -507,6 +526,7 @@ class NodeReconciler:
 
     def update_health(self, turn: AgentStep) -> None:
         """Follow inputs, checks and health of what changed, once all messages of a step are taken."""
+        self.volumes.sync(turn)
         self.networks.sync(self._supervisor.changed, turn)
         changed, self._supervisor.changed = self._supervisor.changed, {}
         self.inputs.sync(changed, turn)

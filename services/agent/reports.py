@@ -15,6 +15,7 @@ from schemas.base import NodeId
 from schemas.envelope import ENCODER
 from schemas.nodes import AllocReport, BriefStates, NodeSpec, ReportNode
 from services.agent.backoff import Backoff
+from services.agent.volume_reports import VolumeReports
 
 #: The first goes at once; more states that come within this time travel together. After a big report it is longer.
 GATHER_NS = 20_000_000
@@ -51,6 +52,7 @@ class Reports:
         self._full = False
         self._gather_ns = GATHER_NS
         self._sent_ns = 0
+        self.volumes = VolumeReports()
         self._resend = Backoff(RESEND_FIRST_NS, RESEND_MAX_NS)
 
     @property
@@ -99,13 +101,15 @@ class Reports:
         if 0 < self._spec_number <= number:
             self._spec_number, self._followed = -1, (0, 0)
         self._carried = {key: n for key, n in self._carried.items() if n > number}
+        self.volumes.see(number)
         if self.unseen < before:
             self._full = False
             self._resend.reset()
 
     @property
     def _has_new(self) -> bool:
-        return self._spec_number == 0 or (bool(self._fresh) and not self._full)
+        fresh = bool(self._fresh) and not self._full
+        return self._spec_number == 0 or fresh or self.volumes.has_fresh
 
     def hurry(self) -> None:
         """The bus is back: send again now, since messages may be lost."""
@@ -121,14 +125,15 @@ class Reports:
         """Time of the next report; 0: there is none."""
         if self._has_new:
             return max(self._sent_ns + self._gather_ns, 1)
-        if self._carried or self._spec_number > 0:
+        if self._carried or self._spec_number > 0 or self.volumes.has_carried:
             return self._sent_ns + self._resend.pause
         return 0
 
     def compose(self, report_of: Callable[[int], AllocReport], now_ns: int) -> ReportNode:
         """Make the report that is due now."""
         states = {key: _bounded(report_of(key)) for key in sorted(self._carried)}
-        if self._has_new:
+        is_new = self._has_new
+        if is_new:
             self.number += 1
             self._resend.reset()
             if self._spec_number == 0:
@@ -151,6 +156,7 @@ class Reports:
             brief=briefly(short),
             followed_incarnation=incarnation,
             followed_seq=seq,
+            volumes=self.volumes.carry(self.number, is_new=is_new),
         )
 
     def _carry_fresh(

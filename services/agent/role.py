@@ -21,6 +21,7 @@ from services.agent.tasks.agent_end import AgentEnd
 from services.agent.tasks.runtime_state import AllocRuntime, TaskPhase
 from services.agent.tasks.supervisor import AgentStep, Supervisor, record_driver_event
 from services.agent.tasks.task_resources import task_cores
+from services.agent.tasks.volume_monitor import TIMER as VOLUME_TIMER
 from shared.core.runtime.agent_messages import (
     AgentEffect,
     AgentInput,
@@ -54,6 +55,12 @@ from shared.core.runtime.messages import (
 )
 from shared.core.runtime.network_messages import NetworkFailed, NetworkLost, NetworkReady
 from shared.core.runtime.role import Input
+from shared.core.runtime.volume_messages import (
+    VolumeCreated,
+    VolumeNotMade,
+    VolumeNotRemoved,
+    VolumeRemoved,
+)
 from shared.protocol import subjects
 
 #: Name of the source of other nodes' requests for data: the edge answers them (`node_rpc/disk_server.py`).
@@ -214,8 +221,6 @@ class Agent:
                 measured = self._desired.allocs.get(one.key)
                 if measured is not None:
                     self._supervisor.disk_used(measured, one, turn)
-            case CheckChanged() | NetworkReady() | NetworkFailed() | NetworkLost():
-                self._take_change(one, turn)
             case NodeFound():
                 self._desired.node_found(one.spec, turn)
             case EndTasks():
@@ -224,7 +229,7 @@ class Agent:
                 self._reports.hurry()
                 self._desired.fetch_again(turn)
             case _:
-                pass
+                self._take_change(one, turn)
 
     def _take_message(self, message: Message, turn: AgentStep) -> None:
         """Take an order of the cluster or of an operator; neither can end the agent, even if it raises."""
@@ -256,6 +261,8 @@ class Agent:
             self._look_ns = 0
         elif kind == "fetch":
             self._desired.fetch_again(turn)
+        elif kind == VOLUME_TIMER:
+            self._desired.volumes.retry()
         elif kind == "report":
             self._report_timer_ns = 0
         elif kind == "task":
@@ -268,13 +275,18 @@ class Agent:
             if alloc is not None and timer.deadline_ns == alloc.due_ns:
                 self._supervisor.alloc_timer(alloc, turn)
 
-    def _take_change(
-        self, event: CheckChanged | NetworkReady | NetworkFailed | NetworkLost, turn: AgentStep
-    ) -> None:
-        if isinstance(event, CheckChanged):
-            self._desired.checks.changed(event, turn)
-        else:
-            self._desired.networks.take(event, turn)
+    def _take_change(self, event: Input | AgentInput, turn: AgentStep) -> None:
+        """Take what the node says of checks, networks and volumes."""
+        match event:
+            case CheckChanged():
+                self._desired.checks.changed(event, turn)
+            case NetworkReady() | NetworkFailed() | NetworkLost():
+                self._desired.networks.take(event, turn)
+            case VolumeCreated() | VolumeNotMade() | VolumeRemoved() | VolumeNotRemoved():
+                if self._desired.volumes.take(event, turn):
+                    self._desired.node_found(None, turn)
+            case _:
+                pass
 
     def _take_inputs(
         self,

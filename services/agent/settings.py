@@ -52,6 +52,10 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     host_networks: str = ""
     #: directories of the node that tasks may mount by name: `data=/srv/data,models=/srv/models:ro`.
     host_volumes: str = ""
+    #: folder below which volumes are made on request; empty: `host_volumes` in the data directory.
+    host_volumes_dir: str = ""
+    #: folder of programs that make volumes; empty: there are none.
+    host_volume_plugins: str = ""
     #: folder of programs that fetch secrets; empty: there are none.
     secret_plugins: str = ""
     #: folder of programs that find devices; empty: there are none.

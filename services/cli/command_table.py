@@ -35,7 +35,7 @@ GROUPS = {
     "rollout": "follow, promote and end rollouts of several jobs",
     "service": "list services and their instances",
     "var": "store and read variables, which are encrypted",
-    "volume": "list and release claims on volumes",
+    "volume": "create, list and delete host volumes; list and release claims on them",
     "gauge": "publish values that hold updates back",
     "eval": "inspect evaluations",
     "system": "maintain the cluster",

@@ -24,7 +24,7 @@ class Topic(NamedTuple):
 
 
 def table(name: str) -> Topic:
-    """The topic of a table: jobs, fleet, allocations, evaluations, deployments, policy, variables, variable_locks."""
+    """The topic of a table: jobs, fleet, allocations, evaluations, deployments, policy, variables, volumes, …."""
     return Topic("table", name)
 
 

@@ -26,6 +26,7 @@ from schemas.deployments import (
 from schemas.envelope import ENCODER, LogRecord
 from schemas.evaluations import EvaluationsWoken
 from schemas.gates import DeploymentGated, GateChanged, WindowChanged
+from schemas.host_volumes import VolumeDeleted, VolumeDeleting, VolumeRequested
 from schemas.jobs import JobEvaluated, JobRegistered, JobsCollected, JobStopped, SubmissionRefused
 from schemas.nodes import (
     NodeConfirmedDead,
@@ -165,6 +166,7 @@ class DirtyTracker:
             PlanCommitted: self._plan_ends,
             AllocationsReported: self._reported,
             NodeRegistered: self._moved,
+            VolumeDeleted: self._volume_leaves,
         }
         self._after: dict[type[Event], _MarkFunction] = {
             PlanCommitted: self._planned,
@@ -199,6 +201,8 @@ class DirtyTracker:
             WindowChanged: self._deployment_changed,
             VariablePut: self._variable_changed,
             VariableDeleted: self._variable_changed,
+            VolumeRequested: self._volume_requested,
+            VolumeDeleting: self._volume_changed,
         }
 
     def follow(self) -> None:
@@ -312,6 +316,25 @@ class DirtyTracker:
 
     def _variable_changed(self, event: VariablePut | VariableDeleted, _seq: int) -> None:
         self._marks.variables[event.path] = None
+
+    def _volume_requested(self, event: VolumeRequested, _seq: int) -> None:
+        self._volume_order(event.node_id)
+
+    def _volume_changed(self, event: VolumeDeleting, _seq: int) -> None:
+        # One that was deleted in the same transaction is marked by that.
+        row = self._state.volumes.by_id.get(event.volume_id)
+        if row is not None:
+            self._volume_order(row.node_id)
+
+    def _volume_leaves(self, event: VolumeDeleted, _seq: int) -> None:
+        row = self._state.volumes.by_id.get(event.volume_id)
+        if row is not None:
+            self._volume_order(row.node_id)
+
+    def _volume_order(self, node_id: NodeId) -> None:
+        row = self._state.fleet.row_of.get(node_id)
+        if row is not None:
+            self._marks.desired.add((row,))
 
     def _rollout_started(self, event: RolloutStarted, _seq: int) -> None:
         self._marks.submissions[event.submission_id] = None

@@ -27,6 +27,7 @@ from services.view.operator_verbs import (
     is_garbage_free,
     late_text,
 )
+from services.view.volume_verbs import VOLUME_VERBS
 from shared.core.decide.garbage import collected_count
 from shared.core.decide.operator import is_late
 from shared.core.runtime.deadline_timer import RESEND_NS
@@ -45,6 +46,7 @@ WAITING_MAX = 1_000
 #: Bytes of one request: two hundred keys of metadata at their longest, or 4,096 instances of a pool.
 REQUEST_BYTES_MAX = 256 * 1024
 TIMER = "operator"
+_PREPARE = PREPARE | VOLUME_VERBS
 #: event -> name in the verdict, and the field whose length counts; empty: rows.
 _KINDS = {
     AllocationsCollected: ("allocations", ""),
@@ -187,7 +189,7 @@ class OperatorApi:
             now_ns,
             getattr(body, "seen_seq", 0),
         )
-        prepared = PREPARE[name](context, body)
+        prepared = _PREPARE[name](context, body)
         if prepared.command is None:
             return prepared.verdict
         return PendingRequest(

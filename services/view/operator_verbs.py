@@ -143,7 +143,7 @@ def set_policy(at: VerbContext, body: PolicyRequest) -> PreparedVerb:
         raise CommandInvalid("conflict", text, "policy_hash")
     wanted = apply_policy_change(table.policy, body.change)
     command = SetPolicy(request_id=at.request_id, policy=wanted, seen_seq=at.made_seq)
-    _raise_refusal(decide_policy(at.state, command), "change")
+    raise_refusal(decide_policy(at.state, command), "change")
     verdict = at.verdict(policy=wanted)
     if wanted == table.policy:
         return PreparedVerb(verdict)
@@ -160,7 +160,7 @@ def declare(at: VerbContext, body: PoolRequest) -> PreparedVerb:
     """Declare a pool. Raises CommandInvalid."""
     node_id = at.state.fleet.ids[find_node(at.state, body.node_id)] if body.node_id else ""
     command = DeclarePool(request_id=at.request_id, node_id=node_id, pool=body.pool)
-    wanted = _raise_refusal(decide_declaration(at.state, command), "pool")
+    wanted = raise_refusal(decide_declaration(at.state, command), "pool")
     verdict = at.verdict(node_id=node_id, pool=body.pool)
     if not wanted:
         return PreparedVerb(verdict)
@@ -224,7 +224,7 @@ def drain(at: VerbContext, body: DrainRequest) -> PreparedVerb:
     if is_done and is_late(at.seen_seq, node_changed_seq(state, node_id)):
         # A copy of a request that took effect: its deadline was counted from its own time.
         return PreparedVerb(at.verdict(node_id=node_id, deadline_ns=before or 0))
-    if not _raise_refusal(decide_drain(state, command)):
+    if not raise_refusal(decide_drain(state, command)):
         return PreparedVerb(verdict)
     at.check_seen(node_changed_seq(state, node_id))
 
@@ -246,7 +246,7 @@ def set_meta(at: VerbContext, body: MetaRequest) -> PreparedVerb:
         node_id=node_id, meta=with_operator_meta(spec, wanted).meta, operator_meta=wanted
     )
     command = SetNodeMeta(request_id=at.request_id, node_id=node_id, change=body.change)
-    if not _raise_refusal(decide_meta(at.state, command)):
+    if not raise_refusal(decide_meta(at.state, command)):
         return PreparedVerb(verdict)
     at.check_seen(node_changed_seq(at.state, node_id))
     command = msgspec.structs.replace(command, seen_seq=at.made_seq)
@@ -264,7 +264,7 @@ def confirm_dead(at: VerbContext, body: ConfirmDeathRequest) -> PreparedVerb:
     node_id = fleet.ids[find_node(at.state, body.node_id)]
     verdict = at.verdict(node_id=node_id)
     command = ConfirmDeath(request_id=at.request_id, node_id=node_id)
-    if not _raise_refusal(decide_death(at.state, command), "node_id"):
+    if not raise_refusal(decide_death(at.state, command), "node_id"):
         return PreparedVerb(verdict)
     at.check_seen(node_changed_seq(at.state, node_id))
     command = msgspec.structs.replace(command, seen_seq=at.made_seq)
@@ -281,7 +281,7 @@ def stop(at: VerbContext, body: StopRequest) -> PreparedVerb:
     key = int(keys[find_alloc(at.state, body.alloc_id)])
     verdict = at.verdict(alloc_id=shown_id(key, ALLOC_SALT))
     command = StopAllocation(request_id=at.request_id, alloc_key=key)
-    if not _raise_refusal(decide_alloc_stop(at.state, command)):
+    if not raise_refusal(decide_alloc_stop(at.state, command)):
         return PreparedVerb(verdict)
 
     def fulfils(event: Any) -> bool:
@@ -298,7 +298,7 @@ def force_launch(at: VerbContext, body: ForceLaunchRequest) -> PreparedVerb:
     child_id = child_name(job_id, at_ns)
     command = ForceLaunch(request_id=at.request_id, job_id=job_id, at_ns=at_ns)
     verdict = at.verdict(child_id=child_id)
-    if not _raise_refusal(decide_force(at.state, command), "job_id"):
+    if not raise_refusal(decide_force(at.state, command), "job_id"):
         return PreparedVerb(verdict)
     return PreparedVerb(verdict, command, lambda event: bool(event.child_id == child_id))
 
@@ -314,7 +314,7 @@ def tag(at: VerbContext, body: TagRequest) -> PreparedVerb:
         description=body.description,
         unset=body.unset,
     )
-    events = _raise_refusal(decide_tag(at.state, command), "name")
+    events = raise_refusal(decide_tag(at.state, command), "name")
     if not events:
         return PreparedVerb(at.verdict())
     wanted: Any = events[0]
@@ -334,7 +334,7 @@ def set_stability(at: VerbContext, body: StabilityRequest) -> PreparedVerb:
     command = SetStability(
         request_id=at.request_id, job_id=job_id, version=body.version, stable=body.stable
     )
-    if not _raise_refusal(decide_stability(at.state, command), "version"):
+    if not raise_refusal(decide_stability(at.state, command), "version"):
         return PreparedVerb(at.verdict())
 
     def fulfils(event: Any) -> bool:
@@ -427,7 +427,7 @@ def _prepared(at: VerbContext, command: OperatorDeploymentCommand) -> PreparedVe
     """Decide a command on the state as it is: refused, without effect, or to be sent. Raises CommandInvalid."""
     verdict = at.verdict(deployment_id=deployment_id(command.deployment_key))
     now_ns = max(at.now_ns, at.state.t_ns)
-    is_new = bool(_raise_refusal(decide_deployment(at.state, command, now_ns)))
+    is_new = bool(raise_refusal(decide_deployment(at.state, command, now_ns)))
     return PreparedVerb(verdict, command if is_new else None)
 
 
@@ -452,7 +452,7 @@ def _on_rollout(at: VerbContext, command: RolloutCommand, fulfils: EffectPredica
     """Decide a command about a rollout on the state as it is. Raises CommandInvalid."""
     verdict = at.verdict(rollout_id=rollout_id(command.rollout_key))
     now_ns = max(at.now_ns, at.state.t_ns)
-    is_new = bool(_raise_refusal(decide_rollout(at.state, command, now_ns)))
+    is_new = bool(raise_refusal(decide_rollout(at.state, command, now_ns)))
     return PreparedVerb(verdict, command if is_new else None, fulfils)
 
 
@@ -460,7 +460,7 @@ def release_claim(at: VerbContext, body: ReleaseClaimRequest) -> PreparedVerb:
     """Release the claims of an index. Raises CommandInvalid."""
     key = (JobId(body.job_id), body.group, body.index)
     command = ReleaseClaim(request_id=at.request_id, job_id=key[0], group=key[1], index=key[2])
-    if not _raise_refusal(decide_release(at.state, command), "index"):
+    if not raise_refusal(decide_release(at.state, command), "index"):
         return PreparedVerb(at.verdict())
     return PreparedVerb(
         at.verdict(),
@@ -488,7 +488,7 @@ def accept_loss(at: VerbContext, body: AcceptLossRequest) -> PreparedVerb:
     command = AcceptLoss(
         request_id=at.request_id, first_seq=body.first_seq, reason=body.reason or "no reason given"
     )
-    wanted = _raise_refusal(decide_loss(at.state, command), "first_seq")
+    wanted = raise_refusal(decide_loss(at.state, command), "first_seq")
     return PreparedVerb(at.verdict(), command, lambda event: bool(event == wanted[0]))
 
 
@@ -531,7 +531,7 @@ def is_garbage_free(state: State) -> bool:
     return not decide_garbage(state, LogTimeIndex(), state.t_ns, everything=True)
 
 
-def _raise_refusal(events: list[Event], path: str = "") -> list[Event]:
+def raise_refusal(events: list[Event], path: str = "") -> list[Event]:
     """Return the events of a command. Raises CommandInvalid with the refusal among them."""
     for event in events:
         if isinstance(event, OperatorRefused):

@@ -34,6 +34,13 @@ from schemas.evaluations import (
     ReservationsChanged,
 )
 from schemas.gates import DeploymentGated, GateChanged, WindowChanged
+from schemas.host_volumes import (
+    VolumeDeleted,
+    VolumeDeleting,
+    VolumeFailed,
+    VolumeReady,
+    VolumeRequested,
+)
 from schemas.identities import SigningKeyCreated, SigningKeyRemoved
 from schemas.jobs import (
     JobRegistered,
@@ -305,12 +312,25 @@ def _of_variables(event: Event, _state: State | None) -> str:
             return f"{event.path}: expires {event.ttl_ns / SECOND_NS:g} s after its last renewal"
         case VariableLockReleased() | VariableLockExpired():
             return event.path
+        case KeyCreated() | SigningKeyCreated() | SigningKeyRemoved():
+            return event.key_id
+        case _:
+            return ""
+
+
+def _of_volumes(event: Event, _state: State | None) -> str:
+    match event:
         case ClaimMade():
             return f"{event.job_id}.{event.group}[{event.index}]: {event.volume} of node {event.node_id}"
         case ClaimReleased():
             return f"{event.job_id}.{event.group}[{event.index}]"
-        case KeyCreated() | SigningKeyCreated() | SigningKeyRemoved():
-            return event.key_id
+        case VolumeRequested():
+            spec = event.spec
+            return f"{spec.name} on node {event.node_id}, by plugin {spec.plugin} ({spec.id})"
+        case VolumeFailed():
+            return f"{event.volume_id}: {event.reason}"
+        case VolumeReady() | VolumeDeleting() | VolumeDeleted():
+            return event.volume_id
         case _:
             return ""
 
@@ -431,5 +451,5 @@ def _node(state: State | None, row: int) -> str:
 
 _WORDS_OF = (
     *(_of_jobs, _of_nodes, _of_evaluations),
-    *(_of_plans, _of_deployments, _of_rollouts, _of_variables),
+    *(_of_plans, _of_deployments, _of_rollouts, _of_variables, _of_volumes),
 )

@@ -19,6 +19,7 @@ from schemas.deployments import (
     PromoteDeployment,
     SetAllocationHealth,
 )
+from schemas.host_volumes import RemoveVolume, RequestVolume, VolumeDeleting, VolumeRequested
 from schemas.job_versions import SetStability, TagVersion
 from schemas.jobs import JobStabilityChanged, JobVersionTagged
 from schemas.launches import ForceLaunch, JobLaunched
@@ -33,6 +34,8 @@ from schemas.operator import (
     AcceptLossRequest,
     CollectRequest,
     ConfirmDeathRequest,
+    CreateVolumeRequest,
+    DeleteVolumeRequest,
     DrainRequest,
     EligibilityRequest,
     FailRequest,
@@ -234,6 +237,22 @@ VERBS = (
         ReleaseClaim,
         ClaimReleased,
         "Release the claims of an index of a group on its sticky volumes.",
+    ),
+    OperatorVerb(
+        "volume",
+        "create",
+        CreateVolumeRequest,
+        RequestVolume,
+        VolumeRequested,
+        "Create a host volume on a node; a volume that failed is tried again.",
+    ),
+    OperatorVerb(
+        "volume",
+        "delete",
+        DeleteVolumeRequest,
+        RemoveVolume,
+        VolumeDeleting,
+        "Delete a host volume that nothing uses; `force` forgets one whose node is down or gone.",
     ),
     OperatorVerb(
         "system",

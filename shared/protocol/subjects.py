@@ -44,6 +44,7 @@ QUERY_NOUNS = (
     "keys",
     "signing_keys",
     "claims",
+    "volumes",
     "dead",
 )
 

@@ -44,7 +44,7 @@ from schemas.variable_answers import (
     VariableLine,
     VariablesAnswer,
 )
-from schemas.volume_answers import ClaimsAnswer
+from schemas.volume_answers import ClaimsAnswer, VolumesAnswer
 from shared.core.runtime.replica import Replica
 from shared.core.scheduling.feasibility.filters import PlacementCache
 from shared.core.state.counts import count_state
@@ -63,6 +63,7 @@ from shared.query.drain_status import drain_end, drain_status
 from shared.query.evaluation_index import EvaluationIndex
 from shared.query.evaluation_summary import eval_summary
 from shared.query.explain import explain_candidate
+from shared.query.host_volumes import volume_lines
 from shared.query.job_plan import plan_job
 from shared.query.job_progress import SettlingClock
 from shared.query.jobs import JobAnswers
@@ -131,6 +132,7 @@ class QueryEngine:
             "keys": self._keys,
             "signing_keys": self._signing_keys,
             "claims": self._claims,
+            "volumes": self._volumes,
             "dead": self._dead_letters,
             "why_not": self._why_not,
         }
@@ -390,6 +392,10 @@ class QueryEngine:
             for key_id, row in reversed(self._state.signing_keys.by_id.items())
         ]
         return SigningKeysAnswer(**self._at, keys=page_of(found, query), total=len(found))
+
+    def _volumes(self, query: Query) -> VolumesAnswer:
+        found = volume_lines(self._state, query)
+        return VolumesAnswer(**self._at, volumes=page_of(found, query), total=len(found))
 
     def _claims(self, query: Query) -> ClaimsAnswer:
         found = claim_lines(self._state, query.job_id)

@@ -54,6 +54,7 @@ from shared.core.state.tables.jobs import Job, SubmissionRecord
 from shared.query import resource_usage
 from shared.query.blocked_shapes import BlockedShapes
 from shared.query.evaluation_index import EvaluationIndex
+from shared.query.host_volumes import volume_orders
 from shared.query.job_progress import SettlingClock, current_rows, job_progress, newest_event_ns
 from shared.query.job_wait import job_wait
 
@@ -109,6 +110,7 @@ def node_projections(state: State, nodes: Rows, rows: Rows, epoch: int = 0) -> l
             refused=host_conflict_text(state, node),
             operator_meta=fleet.operator_meta.get(fleet.ids[node], {}),
             epoch=epoch,
+            volumes=volume_orders(state, fleet.ids[node]),
             **columns.between(begin, end),
         )
         for node, begin, end in zip(nodes.tolist(), begins, ends, strict=True)

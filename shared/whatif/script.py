@@ -22,6 +22,13 @@ from schemas.deployments import (
     SetAllocationHealth,
 )
 from schemas.envelope import AnyCommand
+from schemas.host_volumes import (
+    RemoveVolume,
+    RequestVolume,
+    VolumeDeleted,
+    VolumeDeleting,
+    VolumeRequested,
+)
 from schemas.jobs import (
     EvaluateJob,
     JobEvaluated,
@@ -129,6 +136,7 @@ def script_entries(
         job_id = one.job_id if one is not None else JobId("")
         return [ScriptEntry(t_ns=t_ns, seq=seq, command=verb, deployment_of=job_id)]
     command = _of_jobs(event) or _of_nodes(state, event) or _of_operators(state, event, seq)
+    command = command or _of_volumes(event, f"what-if-{seq}")
     return [] if command is None else [ScriptEntry(t_ns=t_ns, seq=seq, command=command)]
 
 
@@ -311,6 +319,22 @@ def _of_nodes(state: State, event: Event) -> AnyCommand | None:
             return None
 
 
+def _of_volumes(event: Event, request: str) -> AnyCommand | None:
+    match event:
+        case ClaimReleased():
+            return ReleaseClaim(
+                request_id=request, job_id=event.job_id, group=event.group, index=event.index
+            )
+        case VolumeRequested():
+            return RequestVolume(request_id=request, spec=event.spec, node_id=event.node_id)
+        case VolumeDeleting():
+            return RemoveVolume(request_id=request, volume_id=event.volume_id)
+        case VolumeDeleted() if event.request_id:
+            return RemoveVolume(request_id=request, volume_id=event.volume_id, force=True)
+        case _:
+            return None
+
+
 def _of_operators(state: State, event: Event, seq: int) -> AnyCommand | None:
     fleet = state.fleet
     request = f"what-if-{seq}"
@@ -336,10 +360,6 @@ def _of_operators(state: State, event: Event, seq: int) -> AnyCommand | None:
             before = fleet.operator_meta.get(event.node_id, {})
             change = dict.fromkeys(sorted(before), None) | event.meta
             return SetNodeMeta(request_id=request, node_id=event.node_id, change=change)
-        case ClaimReleased():
-            return ReleaseClaim(
-                request_id=request, job_id=event.job_id, group=event.group, index=event.index
-            )
         case PoolDeclared():
             return DeclarePool(request_id=request, node_id=event.node_id, pool=event.pool)
         case _:

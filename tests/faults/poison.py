@@ -138,6 +138,8 @@ REQUESTS: dict[str, dict[str, Any]] = {
     },
     "node.set_eligibility": {"node_id": "fuzzed", "eligible": True},
     "node.confirm_dead": {"node_id": "fuzzed"},
+    "volume.create": {"spec": {"id": "00000000-0000-0000-0000-000000000000", "name": "v"}},
+    "volume.delete": {"volume_id": "none"},
     "volume.release_claim": {"job_id": "none", "group": "group", "index": 0},
     "node.drain": {"node_id": "fuzzed", "draining": True, "deadline_ns": 10**9},
     "node.set_meta": {"node_id": "fuzzed", "change": {"a": "b"}},

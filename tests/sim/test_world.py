@@ -50,6 +50,9 @@ RARE = {
     "stale-timer": 25,
     "starts-unready": 7,
     "stops-lowest": 7,
+    "volume-deleted-in-use": 8,
+    "volume-forgotten": 100,
+    "volume-leaves-under-plan": 31,
 }
 
 ONE_WORLD = "from shared.sim.world.world import SimulatedWorld; print(SimulatedWorld(3, trace=True).run().digest)"

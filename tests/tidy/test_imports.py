@@ -9,7 +9,6 @@ SMALL_LINES = 40
 #: Small modules with one importer that stay, with the reason.
 SMALL_ON_PURPOSE = {
     "services/cli/gauge/commands.py": "every noun has its commands in one",
-    "services/cli/volume/commands.py": "every noun has its commands in one",
     "shared/query/claims.py": "every kind of answer has its lines in one",
     "services/cli/entry_point.py": "runs before the command line is imported, so that Ctrl-C is quiet",
     "services/cli/top/commands.py": "every noun has its commands in one",

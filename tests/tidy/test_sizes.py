@@ -17,7 +17,10 @@ STATE_LINES_MAX = 150
 FOREIGN_SIGNATURES = {"_process_msg"}
 
 #: Written by `python -m schemas.generate`: as long as the wire is wide.
-GENERATED = {"clients/python/caravan_client/messages.py"}
+GENERATED = {
+    "clients/python/caravan_client/messages.py",
+    "clients/python/caravan_client/queries.py",
+}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

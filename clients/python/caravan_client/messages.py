@@ -195,6 +195,13 @@ class ClusterAnswer(msgspec.Struct, frozen=True, kw_only=True):
     bus: BusStatus = msgspec.field(default_factory=lambda: BusStatus())
 
 
+class Constraint(msgspec.Struct, frozen=True, kw_only=True):
+    """`left operator right`, in Nomad's spelling; both sides may hold `${…}` references."""
+    left: str = ""
+    operator: str = "="
+    right: str = ""
+
+
 class DeadLine(msgspec.Struct, frozen=True, kw_only=True):
     """One message that could not be read. `id`: its place in DEAD; `at`: when it was put
     there, ns since 1970.
@@ -1382,6 +1389,52 @@ class VariablesAnswer(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     cluster_id: str = ""
     variables: tuple[VariableLine, ...] = ()
+    total: int = 0
+
+
+class VolumeCapability(msgspec.Struct, frozen=True, kw_only=True):
+    """A way in which a volume may be used."""
+    access_mode: str
+    attachment_mode: str = "file-system"
+
+
+class VolumeLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A host volume that was created by request."""
+    id: str
+    name: str
+    node_id: str
+    #: pending, ready, failed, deleting; unavailable: it was ready, and its node is not.
+    status: str
+    #: why it failed, or could not be deleted yet.
+    reason: str = ""
+    plugin: str = ""
+    node_name: str = ""
+    node_pool: str = ""
+    #: as asked for; empty: any.
+    asked_pool: str = ""
+    constraints: tuple[Constraint, ...] = ()
+    capacity_min_bytes: int = 0
+    capacity_max_bytes: int = 0
+    #: what its plugin says of it; 0: nothing.
+    capacity_bytes: int = 0
+    capabilities: tuple[VolumeCapability, ...] = ()
+    parameters: dict[str, str] = {}
+    #: where it is on its node.
+    path: str = ""
+    create_seq: int = 0
+    modify_seq: int = 0
+    #: shown ids of the allocations that use it.
+    alloc_ids: tuple[str, ...] = ()
+    capacity_min_bytes_text: str = ""
+    capacity_max_bytes_text: str = ""
+    capacity_bytes_text: str = ""
+
+
+class VolumesAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """`query.volumes`, by name and id."""
+    seq: int
+    cluster_id: str = ""
+    volumes: tuple[VolumeLine, ...] = ()
     total: int = 0
 
 

@@ -570,6 +570,32 @@ class Queries:
         }
         return await self._ask("claims", parameters, messages.ClaimsAnswer)
 
+    async def volumes(
+        self,
+        id_: str = "",
+        *,
+        node_id: str = "",
+        status: str = "",
+        limit: int = 1000,
+        offset: int = 0,
+        min_seq: int = 0,
+    ) -> messages.VolumesAnswer:
+        """Return `volumes`, host volumes that were created by request, by name and id.
+
+        id: beginning of the ids.
+        node_id: on this node.
+        status: of this status.
+        """
+        parameters: dict[str, Any] = {
+            "id": id_,
+            "node_id": node_id,
+            "status": status,
+            "limit": limit,
+            "offset": offset,
+            "min_seq": min_seq,
+        }
+        return await self._ask("volumes", parameters, messages.VolumesAnswer)
+
     async def dead(
         self,
         *,

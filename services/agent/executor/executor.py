@@ -47,6 +47,7 @@ from services.agent.network.settings import BridgeSettings
 from services.agent.safe_open import open_below
 from services.agent.task_api.sockets import TaskSockets
 from services.agent.tasks.resolved_inputs import DEFAULT_TOKEN
+from services.agent.volumes.volume_maker import VolumeMaker
 from shared.core.runtime.agent_messages import (
     AgentInput,
     CancelPrepare,
@@ -74,6 +75,12 @@ from shared.core.runtime.agent_messages import (
     WriteJournal,
 )
 from shared.core.runtime.network_messages import PrepareNetwork
+from shared.core.runtime.volume_messages import (
+    CreateVolume,
+    DeleteVolume,
+    VolumeNotMade,
+    VolumeNotRemoved,
+)
 
 #: A driver's answer to start and recover is awaited this long; docker pulls have their own limit within it.
 DRIVER_TIMEOUT_S = 300.0
@@ -107,11 +114,13 @@ class TaskExecutor:
         devices: DevicePlugins | None = None,
         sockets: TaskSockets | None = None,
         shipper: LogShipper | None = None,
+        maker: VolumeMaker | None = None,
     ) -> None:
         self._home = home
         self._sockets = sockets
         self._directories = directories or AllocDirs(home.top)
         self._volumes = volumes or HostVolumes({})
+        self._maker = maker
         self._networks = networks or GroupNetworks(
             top=home.top, host_id=home.host_id, settings=BridgeSettings(enabled=False)
         )
@@ -164,6 +173,8 @@ class TaskExecutor:
             WatchInputs: lambda effect: self._inputs.watch(effect, self._inject),
             RunChangeScript: self._scripts.run,
             PrepareNetwork: self._networks.prepare,
+            CreateVolume: self._create_volume,
+            DeleteVolume: self._delete_volume,
             TasksEnded: lambda _: self.tasks_ended.set(),
         }
 
@@ -266,6 +277,20 @@ class TaskExecutor:
         name = (effect.key, effect.task, effect.run)
         if name in self._logs:
             self._logs[name] = (self._logs[name][0], effect.logs)
+
+    def _create_volume(self, effect: CreateVolume) -> None:
+        if self._maker is None or self._journal_error:
+            reason = self._journal_error or "this node makes no volumes"
+            self._inject(VolumeNotMade(id=effect.spec.id, attempt=effect.attempt, reason=reason))
+        else:
+            self._spawn("call", self._maker.create(effect, self._inject))
+
+    def _delete_volume(self, effect: DeleteVolume) -> None:
+        if self._maker is None or self._journal_error:
+            reason = self._journal_error or "this node makes no volumes"
+            self._inject(VolumeNotRemoved(id=effect.spec.id, reason=reason))
+        else:
+            self._spawn("call", self._maker.delete(effect, self._inject))
 
     def _close(self, effect: CloseAlloc) -> None:
         _log.info("allocation.ended", **self._story.names(effect.key))

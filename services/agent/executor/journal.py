@@ -22,6 +22,7 @@ from shared.core.runtime.agent_messages import (
     JournalEntry,
     TaskKept,
 )
+from shared.core.runtime.volume_messages import VolumeForgotten, VolumeKept
 from shared.errors import ConfigInvalid
 
 #: The file is written again when it is larger than this and than four times what it would be then.
@@ -39,6 +40,7 @@ class JournalState:
         self._allocs: dict[int, AllocKept] = {}
         self._tasks: dict[int, dict[str, TaskKept]] = {}
         self._healths: dict[int, HealthKept] = {}
+        self._volumes: dict[str, VolumeKept] = {}
 
     def take(self, entry: JournalEntry) -> None:
         """Follow one entry."""
@@ -54,6 +56,10 @@ class JournalState:
                 self._tasks.setdefault(entry.key, {})[entry.task] = entry
             case HealthKept():
                 self._healths[entry.key] = entry
+            case VolumeKept():
+                self._volumes[entry.spec.id] = entry
+            case VolumeForgotten():
+                self._volumes.pop(entry.id, None)
             case AllocForgotten():
                 self._allocs.pop(entry.key, None)
                 self._tasks.pop(entry.key, None)
@@ -67,7 +73,7 @@ class JournalState:
             out += self._tasks.get(key, {}).values()
             if key in self._healths:
                 out.append(self._healths[key])
-        return out
+        return [*out, *self._volumes.values()]
 
 
 def encode_line(entry: JournalEntry) -> bytes:

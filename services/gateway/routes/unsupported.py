@@ -27,7 +27,6 @@ def _off(pattern: str, read: Handler = not_built) -> Endpoint:
 
 
 ENDPOINTS = (
-    Endpoint(pattern="/v1/volumes", summary="An empty list: not built.", read=empty_list),
     Endpoint(
         pattern="/v1/volume/{rest:path}", summary="Not built.", read=not_found, write=not_built
     ),

@@ -25,6 +25,13 @@ from schemas.deployments import (
 from schemas.envelope import LogRecord
 from schemas.evaluations import EvaluationEnded
 from schemas.gates import GateChanged, WindowChanged
+from schemas.host_volumes import (
+    VolumeDeleted,
+    VolumeDeleting,
+    VolumeFailed,
+    VolumeReady,
+    VolumeRequested,
+)
 from schemas.identities import SigningKeyCreated, SigningKeyRemoved
 from schemas.jobs import JobRegistered, JobStopped, SubmissionRefused
 from schemas.launches import JobLaunched, LaunchSkipped
@@ -105,6 +112,18 @@ def _without_counts(text: bytes) -> dict[str, Any]:
 
 def _claim(event: ClaimMade | ClaimReleased, _state: State) -> Fields:
     return {"job": event.job_id, "group": event.group, "index": event.index}
+
+
+def _volume_request(event: VolumeRequested, _state: State) -> Fields:
+    spec = event.spec
+    return {"volume": spec.id, "name": spec.name, "node": event.node_id, "attempt": event.attempt}
+
+
+def _volume(
+    event: VolumeReady | VolumeFailed | VolumeDeleting | VolumeDeleted, _state: State
+) -> Fields:
+    reason = event.reason if isinstance(event, VolumeFailed) else ""
+    return {"volume": event.volume_id, "reason": reason}
 
 
 def _job(event: JobRegistered | JobStopped, _state: State) -> Fields:
@@ -321,6 +340,11 @@ _LINES: dict[str, dict[type, _Line]] = {
         SigningKeyRemoved: _Line("signing_key.removed", lambda event, _: {"key": event.key_id}),
         ClaimMade: _Line("claim.made", _claim),
         ClaimReleased: _Line("claim.released", _claim),
+        VolumeRequested: _Line("volume.requested", _volume_request),
+        VolumeReady: _Line("volume.ready", _volume),
+        VolumeFailed: _Line("volume.failed", _volume),
+        VolumeDeleting: _Line("volume.deleting", _volume),
+        VolumeDeleted: _Line("volume.deleted", _volume),
         PolicyChanged: _Line("operator.policy_changed", lambda _event, _state: {}),
         NodeEligibilityChanged: _Line(
             "operator.eligibility_changed",

@@ -1,7 +1,8 @@
 """What the agent's role asks of its node and what the node answers: the effects and inputs that no other role has.
 
 services/agent/executor/executor.py performs these on a real node, shared/sim performs the same in virtual time. Read
-`role.py` first; services/agent/role.py is the one user. Networks of groups: `network_messages.py`.
+`role.py` first; services/agent/role.py is the one user. Networks of groups: `network_messages.py`;
+volumes: `volume_messages.py`.
 
 What a performer promises:
 - Effects are performed in order, and `WriteJournal` is durable (or has failed) before a later effect begins. After a
@@ -36,6 +37,7 @@ from shared.core.runtime.network_messages import (
     NetworkReady,
     PrepareNetwork,
 )
+from shared.core.runtime.volume_messages import VolumeAnswer, VolumeEffect, VolumeEntry
 
 # ---- the journal: what an agent knows after it was killed ----
 
@@ -129,7 +131,7 @@ class AllocForgotten(Wire, frozen=True, kw_only=True, tag_field="kind", tag="for
     key: int
 
 
-JournalEntry = ClusterKept | AllocKept | TaskKept | HealthKept | AllocForgotten
+JournalEntry = ClusterKept | AllocKept | TaskKept | HealthKept | AllocForgotten | VolumeEntry
 
 
 # ---- effects ----
@@ -414,6 +416,7 @@ AgentEffect = (
     | RunChangeScript
     | TasksEnded
     | PrepareNetwork
+    | VolumeEffect
     | Ask
 )
 
@@ -591,6 +594,7 @@ AgentInput = (
     | NetworkReady
     | NetworkFailed
     | NetworkLost
+    | VolumeAnswer
     | Answer
     | NodeFound
     | EndTasks

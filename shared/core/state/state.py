@@ -14,6 +14,7 @@ from shared.core.state.tables.claims import ClaimTable
 from shared.core.state.tables.deployments import DeploymentTable
 from shared.core.state.tables.evaluations import EvaluationTable
 from shared.core.state.tables.fleet import FleetTable
+from shared.core.state.tables.host_volumes import VolumeTable
 from shared.core.state.tables.jobs import JobTable
 from shared.core.state.tables.launches import LaunchTable
 from shared.core.state.tables.policy import PolicyTable
@@ -37,6 +38,7 @@ Table = (
     | LockTable
     | SigningKeyTable
     | ClaimTable
+    | VolumeTable
 )
 TABLES = frozenset(
     {
@@ -53,6 +55,7 @@ TABLES = frozenset(
         "variable_locks",
         "signing_keys",
         "claims",
+        "volumes",
     }
 )
 
@@ -75,6 +78,7 @@ class State:
         self.variable_locks = LockTable()
         self.signing_keys = SigningKeyTable()
         self.claims = ClaimTable()
+        self.volumes = VolumeTable()
         #: seq of the last transaction applied.
         self.seq = 0
         #: its log time.

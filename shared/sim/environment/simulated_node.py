@@ -10,10 +10,12 @@ import msgspec
 
 from shared.core.runtime import agent_messages
 from shared.core.runtime.network_messages import PrepareNetwork
+from shared.core.runtime.volume_messages import CreateVolume, DeleteVolume
 from shared.fleet.simulated_tasks import SimulatedTasks, TaskRun, TaskRunId
 from shared.sim.environment.simulated_inputs import TOLD_WITHIN_NS, SimulatedInputs
 from shared.sim.environment.simulated_networks import SimulatedNetworks
 from shared.sim.environment.simulated_process import SimulatedProcess, SimulationContext
+from shared.sim.environment.simulated_volumes import SimulatedVolumes
 from shared.sim.virtual_time import MS, SECOND, RandomDraws
 
 
@@ -50,6 +52,9 @@ class SimulatedNode:
         self.networks = SimulatedNetworks(
             context.loop, draws, self._tell_agent, lambda: draws.hit(self.fail_per_mille)
         )
+        self.volumes = SimulatedVolumes(
+            context.loop, draws, self._tell_agent, lambda: draws.hit(self.fail_per_mille)
+        )
         self._performers: dict[type, Callable[..., None]] = {
             agent_messages.WriteJournal: self._write,
             agent_messages.PrepareTask: self._prepare,
@@ -66,6 +71,8 @@ class SimulatedNode:
             agent_messages.WatchInputs: self.followed.watch,
             agent_messages.RunChangeScript: self._run_script,
             PrepareNetwork: self.networks.prepare,
+            CreateVolume: self.volumes.create,
+            DeleteVolume: self.volumes.delete,
         }
 
     def perform(self, effect: object) -> None:
@@ -84,6 +91,7 @@ class SimulatedNode:
         self._in_memory.clear()
         self.followed.forget_agent()
         self.networks.forget_agent()
+        self.volumes.forget_agent()
         for run in self.runs.values():
             run.life = 0
         if len(self.journal) > self._synced:

@@ -67,6 +67,8 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
     has_distinct: bool = False
     #: its indexes claim volumes.
     has_claims: bool = False
+    #: name of a volume that its group writes to; empty: none.
+    volume: str = ""
     #: of its templates, which change while it runs.
     change_modes: tuple[str, ...] = ()
     #: ordered, one instance of an index.
@@ -106,6 +108,8 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
         if self.has_claims:
             volume = {"Type": "host", "Source": VOLUME, "ReadOnly": True, "Sticky": True}
             group["Volumes"] = {"v": {"Name": "v", **volume}}
+        if self.volume:
+            group["Volumes"] = {"v": {"Name": "v", "Type": "host", "Source": self.volume}}
         if self.has_distinct:
             group["Constraints"] = _DISTINCT[self.count % len(_DISTINCT)]
         if self.is_bridged:

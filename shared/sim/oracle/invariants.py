@@ -45,6 +45,7 @@ INVARIANTS = (
     "key_gone",
     "signing_key_durable",
     "claim_kept",
+    "volume_by_rule",
     "room_before_start",
     "inputs_before_start",
     "network_before_start",

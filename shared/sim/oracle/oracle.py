@@ -34,6 +34,7 @@ from shared.sim.oracle.lifecycle_checks import LifecycleChecks, is_end_task
 from shared.sim.oracle.order_checks import OrderChecks
 from shared.sim.oracle.placement_checks import PlacementChecks
 from shared.sim.oracle.reference_model import KEY_SHIFT, TERMINAL, ReferenceAlloc, ReferenceModel
+from shared.sim.oracle.volume_checks import VolumeChecks
 from shared.sim.record_cache import RecordCache
 from shared.sim.virtual_time import START_NS
 
@@ -83,6 +84,7 @@ class Oracle:
         self._placements = PlacementChecks(self.ledger, self.model)
         self._order = OrderChecks(self.ledger)
         self._claims = ClaimChecks(self.ledger)
+        self.volumes = VolumeChecks(self.ledger, self.model)
         self.reference = Replica(decode=cache.decode)
         self.forged: set[int] = set()
         self._cache = cache
@@ -108,7 +110,9 @@ class Oracle:
             if seq not in self.forged and record is not None:
                 self._placements.check(record.events, self.reference.state, seq)
                 self._order.check(record.events, self.reference.state)
-                self._claims.apply(record, dict(enumerate(self.reference.state.fleet.ids)))
+                ids = dict(enumerate(self.reference.state.fleet.ids))
+                self._claims.apply(record, ids)
+                self.volumes.apply(record.events, ids)
         except _IMPOSSIBLE as err:
             self.ledger.hold(
                 "state_equals_log", False, f"record {seq}: {type(err).__name__}: {err}"
@@ -443,6 +447,7 @@ class Oracle:
                 kept = alloc is not None and alloc.is_wanted
                 self.ledger.hold("no_orphan_task", kept, node.node_id, name, alloc)
         self.lives.settle()
+        self.volumes.settle(list(self._node_of.values()))
         self.compare_rows()
 
     def _is_wanted(self, key: int) -> bool:

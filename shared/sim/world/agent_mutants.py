@@ -118,6 +118,15 @@ def _change_told_again(patch: Patch, _context: SimulationContext) -> None:
     patch(runtime, "begin_run", begin_run)
 
 
+def _forget_order(patch: Patch, _context: SimulationContext) -> None:
+    """A restarted agent does not continue with the volumes that it had begun."""
+
+    def wake(*_: object) -> None:
+        """Do nothing."""
+
+    patch(named("services.agent.tasks.volume_monitor", "VolumeMonitor"), "wake", wake)
+
+
 AGENT_MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "stale-projection": _stale_projection,
     "drop-report": _drop_report,
@@ -129,4 +138,5 @@ AGENT_MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "keep-variables": _keep_variables,
     "change-forgotten": _change_forgotten,
     "change-told-again": _change_told_again,
+    "volume-forgotten": _forget_order,
 }

@@ -489,8 +489,28 @@ def _waited_like_others(patch: Patch, _context: SimulationContext) -> None:
     patch(import_module("services.eval_broker.role"), "has_waited", has_waited)
 
 
+def _delete_in_use(patch: Patch, _context: SimulationContext) -> None:
+    """The applier deletes volumes that allocations use."""
+
+    def no_users(*_: object) -> list[int]:
+        return []
+
+    patch(import_module("shared.core.decide.host_volumes"), "user_rows", no_users)
+
+
+def _place_on_leaving(patch: Patch, _context: SimulationContext) -> None:
+    """The applier places allocations on volumes that are being deleted."""
+
+    def nothing(*_: object) -> str:
+        return ""
+
+    patch(import_module("shared.core.decide.plans.verify"), "leaving_fault", nothing)
+
+
 MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "ack-before-append": _ack_before_append,
+    "volume-deleted-in-use": _delete_in_use,
+    "volume-leaves-under-plan": _place_on_leaving,
     "no-job-fence": _no_job_fence,
     "skip-dedup": _skip_dedup,
     "two-leaders": _two_leaders,

@@ -34,6 +34,8 @@ from shared.sim.world.mutants import plant_bug
 from shared.sim.world.restore import ONE_OF, RestoreFromCopy
 from shared.sim.world.scripted_operator import ScriptedOperator
 from shared.sim.world.simulated_keepers import SimulatedKeepers
+from shared.sim.world.volume_operator import VOLUME as MOUNTED
+from shared.sim.world.volume_operator import VolumeOperator
 
 STORM_BEGINS_NS = 1 * SECOND
 STORM_ENDS_NS = 12 * SECOND
@@ -63,6 +65,9 @@ _VARIABLES_OF, _VARIABLES = 11, 5
 _STATEFUL_OF, _STATEFUL = 7, 0
 #: In one world of so many there is one service more, whose indexes claim volumes.
 _CLAIMED_OF, _CLAIMED = 13, 4
+#: In one world of so many host volumes are created and deleted, and one service more uses one of them.
+_VOLUMES_OF, _VOLUMES = 23, 8
+_MKDIR = {"plugins.host_volume.mkdir.version": "1"}
 _CHANGE_MODES = (("restart",), ("signal",), ("script", "script"), ("restart", "script"))
 #: Cron specs of the periodic jobs, and whether their children may overlap; the first field is the second.
 _PERIODIC = ((("*/2 * * * * * *", "*/3 * * * * * *"), False), (("* * * * * * *",), True))
@@ -119,6 +124,8 @@ class SimulatedWorld:
         volumes = {f"volume.{VOLUME}": "ro"} if has_claims else {}
         for node in self.nodes:
             node.attributes = {**(_BRIDGE if self._is_bridged else {}), **volumes}
+            if self._has_volumes:
+                node.attributes |= _MKDIR
             node.process = SimulatedProcess(
                 self.context, f"agent-{node.node_id}", agent_builder(node), node.perform
             )
@@ -139,6 +146,8 @@ class SimulatedWorld:
             self.customers.append(self._joint())
         if has_claims:
             self.customers.append(self._claiming())
+        if self._has_volumes:
+            self.customers.append(self._mounting())
         self.gauge = GaugePublisher(self.context, RandomDraws(seed, 7))
 
     def _customer(self, n: int) -> Submitter:
@@ -190,6 +199,10 @@ class SimulatedWorld:
     @property
     def _is_bridged(self) -> bool:
         return self.seed % _BRIDGED_OF == _BRIDGED
+
+    @property
+    def _has_volumes(self) -> bool:
+        return self.seed % _VOLUMES_OF == _VOLUMES
 
     @property
     def _is_thorough(self) -> bool:
@@ -252,6 +265,19 @@ class SimulatedWorld:
         )
         return Submitter(self.context, RandomDraws(self.seed, 700), shape)
 
+    def _mounting(self) -> Submitter:
+        """Make the submitter of a job that runs where a volume of a name is."""
+        shape = SubmittedJob(
+            job_id="mounting",
+            job_type="service",
+            count=2,
+            cpu_mhz=200,
+            priority=60,
+            lost_after_ms=3_000,
+            volume=MOUNTED,
+        )
+        return Submitter(self.context, RandomDraws(self.seed, 800), shape)
+
     def _joint(self) -> JointSubmitter:
         """Make the submitter of jobs that are changed together."""
         shapes = [
@@ -313,6 +339,9 @@ class SimulatedWorld:
         confirmer = DeathConfirmer(context, oracle.model, self.nodes)
         if self._is_stateful:
             confirmer.begin(2 * SECOND)
+        volumes = VolumeOperator(context, RandomDraws(self.seed, 9), oracle.volumes)
+        if self._has_volumes:
+            volumes.begin(2 * SECOND)
         loop.run(STORM_BEGINS_NS)
         self.message_faults.stormy = True
         for node in self.nodes:
@@ -326,9 +355,10 @@ class SimulatedWorld:
             shape = customer.shape
             # What waits for a node that stays drained, or for room, would never come to rest.
             is_last = shape.job_id == "service-big" or bool(shape.crons) or shape.has_claims
-            customer.close(stop=is_last)
+            customer.close(stop=is_last or bool(shape.volume))
         operator.close()
         confirmer.close()
+        volumes.close()
         variables.close()
         self.keepers.close()
         self.gauge.close()
@@ -349,7 +379,7 @@ class SimulatedWorld:
             reason = oracle.unsettled(self.customers, everyone)
             reason = reason or ("" if operator.is_idle else "the operator waits for a verdict")
             reason = reason or ("" if variables.is_idle else "a command about variables waits")
-            reason = reason or self.keepers.unsettled()
+            reason = reason or self.keepers.unsettled() or oracle.volumes.unsettled()
         oracle.ledger.hold("converged", not reason, reason)
         overtaken = operator.overtaken()
         oracle.ledger.hold("newest_request", not overtaken, *overtaken)

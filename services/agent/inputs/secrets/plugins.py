@@ -7,13 +7,12 @@ error output is dropped: it may hold anything.
 
 import asyncio
 import contextlib
-import os
-import signal
 from collections.abc import Mapping
 
 import msgspec
 
 from services.agent.operator_programs import OperatorFolder, ProgramRefused
+from services.agent.program_calls import ProgramCall, ProgramFailed
 from shared.jobspec.checks.secrets import variable_error
 from shared.jobspec.drivers.switches import SECRET_PLUGINS, provider_attribute
 
@@ -61,29 +60,12 @@ class SecretPlugins:
             if text := variable_error(one):
                 raise PluginFailed(f"variable {text}", recoverable=False)
         given = {"PATH": _PATH, **env, "CPI_OPERATION": "fetch"}
+        call = ProgramCall(program, ("fetch", path), given)
         try:
-            child = await asyncio.create_subprocess_exec(
-                program,
-                "fetch",
-                path,
-                env=given,
-                cwd="/",
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as err:
-            text = getattr(err, "strerror", "") or "its path or a variable cannot be passed on"
-            raise PluginFailed(f"program {name} cannot be run: {text}") from None
-        try:
-            async with asyncio.timeout(FETCH_S):
-                said = await _read(child, name)
-                code = await child.wait()
-        except TimeoutError:
-            raise PluginFailed(f"program {name} gave no answer within {FETCH_S:g} s") from None
-        finally:
-            await _end(child)
+            said, code = await call.run(limit_s=FETCH_S, end_s=END_S, bytes_max=ANSWER_BYTES_MAX)
+        except ProgramFailed as err:
+            text = f"program {name} {err}"
+            raise PluginFailed(text, recoverable=err.recoverable) from None
         return _result(name, said, code)
 
     def _check(self, name: str) -> str:
@@ -95,38 +77,6 @@ class SecretPlugins:
             return self._programs.check(name)
         except ProgramRefused as err:
             raise PluginFailed(str(err), recoverable=False) from None
-
-
-async def _read(child: asyncio.subprocess.Process, name: str) -> bytes:
-    assert child.stdout is not None
-    said = b""
-    while part := await child.stdout.read(ANSWER_BYTES_MAX + 1):
-        said += part
-        if len(said) > ANSWER_BYTES_MAX:
-            text = f"program {name} gave more than {ANSWER_BYTES_MAX} bytes"
-            raise PluginFailed(text, recoverable=False)
-    return said
-
-
-async def _end(child: asyncio.subprocess.Process) -> None:
-    """End a program, and what it started."""
-    if child.returncode is None:
-        _signal(child.pid, signal.SIGTERM)
-        try:
-            async with asyncio.timeout(END_S):
-                await child.wait()
-        except TimeoutError:
-            pass
-        finally:
-            _signal(child.pid, signal.SIGKILL)
-        await child.wait()
-    else:
-        _signal(child.pid, signal.SIGKILL)
-
-
-def _signal(group: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
 
 
 def _result(name: str, said: bytes, code: int) -> dict[str, str]:

@@ -13,6 +13,7 @@ from schemas.nodes import (
     ReportNode,
 )
 from shared.core.decide.deciders import TimedDeciders
+from shared.core.decide.host_volumes import reported_volumes
 from shared.core.decide.incarnation import is_credible
 from shared.core.decide.nodes.liveness import recover_nodes, recovery_events
 from shared.core.decide.nodes.reports import reported_events
@@ -56,7 +57,8 @@ def decide_report(state: State, report: ReportNode, now_ns: int) -> list[Event]:
     if not events and _is_waited_for(state, report, row):
         # A node that reports is up; otherwise its report on allocations would be about a node that is down.
         events = recover_nodes(state, np.array([row], dtype=np.int32), "ready", "it reports again")
-    return [*events, *reported_events(state, [report], [row], now_ns)]
+    volumes = reported_volumes(state, report) if report.volumes else []
+    return [*events, *reported_events(state, [report], [row], now_ns), *volumes]
 
 
 def decide_reports(state: State, reports: Sequence[ReportNode], now_ns: int) -> list[Event]:
@@ -72,6 +74,7 @@ def is_plain(state: State, report: ReportNode) -> bool:
     return (
         row is not None
         and report.spec is None
+        and not report.volumes
         and _is_current(state, report, row)
         and report.number > int(fleet.reports_seen[row])
         and fleet.status[row] == READY

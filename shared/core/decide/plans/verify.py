@@ -17,6 +17,7 @@ from schemas.plans import Evictions, GroupPlacement, PlanCommitted, PlanRefused,
 from shared.core.columns import Rows
 from shared.core.decide.capacity_freed import freed_on_nodes
 from shared.core.decide.deciders import Deciders
+from shared.core.decide.host_volumes import leaving_fault
 from shared.core.decide.plans.claims import claim_fault, claims_made
 from shared.core.decide.plans.columns import MalformedPlanError, check_plan_columns
 from shared.core.decide.plans.deployment_limits import (
@@ -110,6 +111,8 @@ def _commit(state: State, plan: SubmitPlan) -> tuple[PlanCommitted, Job | None]:
     for placement in plan.placements:
         _check_placement(state, plan, placement, job)
     if fault := claim_fault(state, plan.job_id, plan.placements):
+        raise _Refused("stale", fault)
+    if fault := leaving_fault(state, plan.job_id, plan.placements):
         raise _Refused("stale", fault)
     if job is not None and state.allocations.groups.stateful:
         _check_instances(state, plan, job)

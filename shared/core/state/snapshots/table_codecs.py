@@ -42,6 +42,7 @@ from shared.core.state.tables.claims import ClaimRow, ClaimTable, IndexKey
 from shared.core.state.tables.deployments import Deployment, DeploymentTable
 from shared.core.state.tables.evaluations import Evaluation, EvaluationTable, PlanNumber
 from shared.core.state.tables.fleet import DrainEnd, DrainTerms, FleetTable
+from shared.core.state.tables.host_volumes import VolumeRow, VolumeTable
 from shared.core.state.tables.jobs import Job, JobTable, JobVersion, SubmissionRecord
 from shared.core.state.tables.launches import LaunchTable, PeriodicParent, by_parent
 from shared.core.state.tables.policy import PolicyTable
@@ -527,6 +528,13 @@ _CLAIMS = ObjectCodec(
     settle=ClaimTable.settle,
 )
 
+_VOLUMES = ObjectCodec(
+    VolumeTable,
+    {"by_id": DictCodec(str, VolumeRow, frozen=True)},
+    derived=("of_node", "_hashes"),
+    settle=VolumeTable.settle,
+)
+
 #: by table's name.
 TABLE_CODECS: dict[str, ObjectCodec] = {
     "policy": _POLICY,
@@ -542,6 +550,7 @@ TABLE_CODECS: dict[str, ObjectCodec] = {
     "variable_locks": _VARIABLE_LOCKS,
     "signing_keys": _SIGNING_KEYS,
     "claims": _CLAIMS,
+    "volumes": _VOLUMES,
 }
 
 #: Releases whose snapshots are read beside those of this one.
@@ -562,7 +571,16 @@ OLDER_RELEASES = frozenset(
 )
 #: Tables that came after release 0.1.0: its snapshots have none of them.
 LATER_TABLES: frozenset[str] = frozenset(
-    {"deployments", "launches", "rollouts", "variables", "variable_locks", "signing_keys", "claims"}
+    {
+        "deployments",
+        "launches",
+        "rollouts",
+        "variables",
+        "variable_locks",
+        "signing_keys",
+        "claims",
+        "volumes",
+    }
 )
 #: table -> fingerprints of older formats that the codec above reads too: entries of theirs lack fields that have a
 #: default, and none is encoded otherwise. tests/golden/test_logs.py has those of each release.
