@@ -18,6 +18,7 @@ from schemas import (
     nodes,
     plans,
     policy,
+    remotes,
     rollouts,
     variables,
     volumes,
@@ -96,6 +97,8 @@ AnyEvent = (
     | identities.SigningKeyRemoved
     | volumes.ClaimMade
     | volumes.ClaimReleased
+    | remotes.RemotesReported
+    | remotes.RemoteMoved
 )
 
 AnyCommand = (
@@ -146,6 +149,7 @@ AnyCommand = (
     | identities.CreateSigningKey
     | identities.RemoveSigningKey
     | volumes.ReleaseClaim
+    | remotes.ReportRemoteEnded
 )
 
 

@@ -47,6 +47,7 @@ GROUPS = {
     "VARIABLES": ("variable.put variable.deleted variable.shredded variable.refused key.created"),
     "SIGNING_KEYS": "signing_key.created signing_key.removed",
     "CLAIMS": "claim.made claim.released",
+    "REMOTES": "remotes.reported remote.moved",
     "LOCKS": "variable.locked variable.lock_released variable.lock_expired",
     "COLLECTED": (
         "submissions.collected jobs.collected nodes.collected evaluations.collected "
@@ -87,6 +88,7 @@ _LAUNCHES = "says where a child comes from, which is registered beside it"
 _VARIABLES = "is about a variable or a key"
 
 _CLAIMED = "is about a claim on a volume"
+_REMOTE = "is about what runs elsewhere for a task"
 _BY_SEQ = "changed rows are found by their seq"
 _DEPLOYED = "is about a deployment or a version"
 _FOLLOW = "the evaluations that follow come as evaluations.created"
@@ -100,6 +102,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/jobs.py: table jobs
@@ -109,6 +112,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/fleet.py: table fleet
@@ -118,6 +122,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/evaluations.py: table evaluations
@@ -128,6 +133,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/allocations.py: table allocations
@@ -138,6 +144,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/reservations.py: table reservations
@@ -152,6 +159,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/launches.py: table launches
@@ -160,6 +168,7 @@ READERS = (
                 allocations.health_changed -jobs.collected
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/deployments.py: table deployments
@@ -169,6 +178,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/rollouts.py: table rollouts
@@ -179,6 +189,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/variables.py: table variables
@@ -187,6 +198,7 @@ READERS = (
                 LOCKS SIGNING_KEYS
             {_LAUNCHES}: LAUNCHES
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/variable_locks.py: table variable_locks
@@ -195,6 +207,7 @@ READERS = (
                 VARIABLES SIGNING_KEYS
             {_LAUNCHES}: LAUNCHES
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/signing_keys.py: table signing_keys
@@ -203,6 +216,7 @@ READERS = (
                 VARIABLES LOCKS
             {_LAUNCHES}: LAUNCHES
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/claims.py: table claims
@@ -231,6 +245,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         services/scheduler/: answers to its own plans
@@ -240,6 +255,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         services/intake/: verdicts on submissions
@@ -251,6 +267,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         services/heartbeat/: nodes to watch and their deadlines
@@ -261,6 +278,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         services/timekeeper/: when what is due
@@ -271,6 +289,7 @@ READERS = (
             {_LAUNCHES}: job.payload
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         services/plan_applier/: counters of its metrics, and the size of a batch
@@ -281,6 +300,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         services/view/: projections, and answers to operators
@@ -292,6 +312,7 @@ READERS = (
             no projection shows it: VERSIONS rollout.ended variable.shredded variable.refused key.created
                 LOCKS SIGNING_KEYS
             query.claims reads the table: CLAIMS
+            what a node should do shows it where it moves: remotes.reported
             {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
@@ -303,6 +324,7 @@ READERS = (
             {_LAUNCHES}: job.payload
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/archive/: rows of the exported tables
@@ -321,6 +343,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/whatif/: what came from outside, as commands; waiting times
@@ -340,6 +363,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/sim/scenario/: figures of a scenario, and its arrivals
@@ -349,6 +373,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader("""
         shared/sim/oracle/: the reference model of the state
@@ -380,6 +405,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/display/time_marks.py: marks of the time bar
@@ -389,6 +415,7 @@ READERS = (
                 -deployment.ended -node.registered -nodes.status_changed -node.drain_changed
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         services/gateway/allocation_times.py: times to place and to start allocations
@@ -397,5 +424,6 @@ READERS = (
                 allocations.displaced allocations.health_changed
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS
+            {_REMOTE}: REMOTES
     """),
 )

@@ -121,6 +121,8 @@ CAUSES = {
     "signing_key.removed": "keeper, `remove_signing_key`",
     "claim.made": "beside `plan.committed`: the first placement of an index of a group with a sticky volume",
     "claim.released": "an operator, `release_claim`",
+    "remotes.reported": "an agent, `report_node`: what runs elsewhere for a task; a start, before it is made",
+    "remote.moved": "beside what ends an allocation that tracks a remote task, or replaces it; an agent, `report_remote_ended`",
     "allocations.collected": "plan_applier, by policy in log time; an operator, `collect_garbage`",
 }
 
@@ -173,6 +175,7 @@ SENDERS = {
     "create_signing_key": "keeper, on `cmd.variable`",
     "remove_signing_key": "keeper, on `cmd.variable`",
     "release_claim": "an operator, on `cmd.operator`",
+    "report_remote_ended": "an agent, on `cmd.report.<node>`",
 }
 
 

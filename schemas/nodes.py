@@ -1,6 +1,7 @@
 """Nodes: registration, liveness and what an agent sends about its node."""
 
 from schemas.base import SECOND_NS, Command, Event, NodeId, Wire
+from schemas.remotes import RemoteTask
 
 #: Order of `status` codes in the fleet's columns.
 NODE_STATUSES = ("initializing", "ready", "down", "disconnected")
@@ -216,6 +217,8 @@ class AllocReport(Wire, frozen=True, kw_only=True):
     health_reason: str = ""
     #: version of the job that the health is about: of another one it does not count. -1: not said.
     health_version: int = -1
+    #: what runs elsewhere for its tasks; of a task that is not started yet the start that follows.
+    remotes: dict[str, RemoteTask] = {}
 
 
 class BriefStates(Wire, frozen=True, kw_only=True):

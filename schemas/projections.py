@@ -7,6 +7,7 @@ fields, those with their default value too: a reader in a shell finds every key.
 import msgspec
 
 from schemas.base import ExactWire, Wire
+from schemas.remotes import RemoteEnding, RemoteWanted
 
 
 class GroupRef(Wire, frozen=True, array_like=True):
@@ -30,6 +31,8 @@ class DesiredExtra(Wire, frozen=True, kw_only=True):
     variant: int = 0
     #: key of the allocation that it replaces; 0: none.
     previous: int = 0
+    #: of its remote tasks; null: it has none, or begins their slot.
+    remote: RemoteWanted | None = None
 
 
 class NodeProjection(Wire, frozen=True, kw_only=True):
@@ -75,6 +78,8 @@ class NodeProjection(Wire, frozen=True, kw_only=True):
     #: epoch of the plan applier that leads, 0: the first one. Where it rises, reports that the log does not show are
     #: sent again, since the former one may have had them.
     epoch: int = 0
+    #: what runs elsewhere, is tracked by no allocation, and is to be ended by this node.
+    remote_ends: tuple[RemoteEnding, ...] = ()
 
 
 class JobProjection(Wire, frozen=True, kw_only=True):

@@ -21,6 +21,8 @@ from services.agent.tasks.health_monitor import HealthMonitor
 from services.agent.tasks.input_monitor import InputMonitor
 from services.agent.tasks.job_spec_cache import JobSpecCache
 from services.agent.tasks.network_monitor import NetworkMonitor
+from services.agent.tasks.remote_ends import RemoteEnds
+from services.agent.tasks.remote_tasks import reported_remotes
 from services.agent.tasks.resolved_group import RESOLVED_GROUP_DECODER, ResolvedGroup, resolve_group
 from services.agent.tasks.runtime_state import AllocRuntime
 from services.agent.tasks.supervisor import AgentStep, Supervisor, limit_logs
@@ -119,6 +121,7 @@ class NodeReconciler:
         self.checks = CheckMonitor(reports, supervisor, self.allocs)
         self.inputs = InputMonitor(reports, supervisor, self.allocs)
         self.networks = NetworkMonitor(reports, supervisor, self.allocs)
+        self.remote_ends = RemoteEnds(node_id)
         #: allocations that wait for the allocation whose data they inherit.
         self._heirs: set[int] = set()
         #: ended and forgotten under a log that was lost: the restored one may want them.
@@ -142,7 +145,11 @@ class NodeReconciler:
 
     def report_of(self, key: int) -> AllocReport:
         """The state of one allocation."""
-        return self.allocs[key].report()
+        alloc = self.allocs[key]
+        remotes = reported_remotes(alloc)
+        return (
+            msgspec.structs.replace(alloc.report(), remotes=remotes) if remotes else alloc.report()
+        )
 
     def node_found(self, spec: NodeSpec, turn: AgentStep) -> None:
         """Register again as what the node is now; what runs keeps what it was started with."""
@@ -160,6 +167,7 @@ class NodeReconciler:
             match entry:
                 case ClusterKept():
                     self.cluster_id, self.seq = entry.cluster_id, entry.seq
+                    self._supervisor.cluster_id = self.cluster_id
                     self.incarnation = entry.incarnation
                     self.silence.restore(entry.heard_ns)
                 case AllocKept():
@@ -299,6 +307,7 @@ class NodeReconciler:
             changed = True
             self._enter_incarnation(wanted)
         self.cluster_id, self.seq = wanted.cluster_id, wanted.seq
+        self._supervisor.cluster_id = self.cluster_id
         if wanted.boot_id == self._boot_id:
             self._reports.see(wanted.reports_seen)
             if wanted.epoch > self._epoch >= 0:
@@ -320,6 +329,7 @@ class NodeReconciler:
         if allocs is not None:
             changed = self._follow(allocs, turn) or changed
             self._why_omitted = NOT_ASSIGNED
+        self.remote_ends.follow(self.cluster_id, wanted.remote_ends, turn)
         if self._is_known:
             for alloc in [one for one in self.allocs.values() if one.held]:
                 self._plan(alloc, turn)

@@ -18,6 +18,7 @@ from services.agent.reports import Reports
 from services.agent.tasks import operator_orders
 from services.agent.tasks.actions import ActionCommand, find_action
 from services.agent.tasks.agent_end import AgentEnd
+from services.agent.tasks.remote_ends import TIMER as REMOTE_TIMER
 from services.agent.tasks.runtime_state import AllocRuntime, TaskPhase
 from services.agent.tasks.supervisor import AgentStep, Supervisor, record_driver_event
 from services.agent.tasks.task_resources import task_cores
@@ -53,6 +54,7 @@ from shared.core.runtime.messages import (
     Timer,
 )
 from shared.core.runtime.network_messages import NetworkFailed, NetworkLost, NetworkReady
+from shared.core.runtime.remote_messages import RemoteEnded
 from shared.core.runtime.role import Input
 from shared.protocol import subjects
 
@@ -104,6 +106,7 @@ class Agent:
             settings=settings,
             kernel_boot=kernel_boot,
         )
+        self._desired.remote_ends.instance = instance
         self._desired.restore(journal)
         self._end = AgentEnd(self._supervisor, self._desired.allocs)
         #: messages that could not be read, or during which something was raised.
@@ -134,6 +137,7 @@ class Agent:
         for one in inputs:
             self._take(one, turn)
         self._desired.silence.stop_overdue(self._supervisor, turn)
+        self._supervisor.start_announced(self._desired.allocs, turn)
         self._desired.update_health(turn)
         self._plan_look(turn)
         self._desired.make_room(turn)
@@ -210,7 +214,7 @@ class Agent:
                 measured = self._desired.allocs.get(one.key)
                 if measured is not None:
                     self._supervisor.disk_used(measured, one, turn)
-            case CheckChanged() | NetworkReady() | NetworkFailed() | NetworkLost():
+            case CheckChanged() | NetworkReady() | NetworkFailed() | NetworkLost() | RemoteEnded():
                 self._take_change(one, turn)
             case NodeFound():
                 self._desired.node_found(one.spec, turn)
@@ -252,6 +256,8 @@ class Agent:
             self._look_ns = 0
         elif kind == "fetch":
             self._desired.fetch_again(turn)
+        elif kind == REMOTE_TIMER:
+            self._desired.remote_ends.again(self._desired.cluster_id, turn)
         elif kind == "report":
             self._report_timer_ns = 0
         elif kind == "task":
@@ -265,10 +271,14 @@ class Agent:
                 self._supervisor.alloc_timer(alloc, turn)
 
     def _take_change(
-        self, event: CheckChanged | NetworkReady | NetworkFailed | NetworkLost, turn: AgentStep
+        self,
+        event: CheckChanged | NetworkReady | NetworkFailed | NetworkLost | RemoteEnded,
+        turn: AgentStep,
     ) -> None:
         if isinstance(event, CheckChanged):
             self._desired.checks.changed(event, turn)
+        elif isinstance(event, RemoteEnded):
+            self._desired.remote_ends.ended(self._desired.cluster_id, event, turn)
         else:
             self._desired.networks.take(event, turn)
 

@@ -4,6 +4,8 @@ Decides every effect on tasks, and changes them. Must not know the bus: orders c
 projection. Every start is in the journal before it is made (`AgentStep.effects`).
 """
 
+from collections.abc import Mapping
+
 from msgspec import DecodeError
 
 from schemas.nodes import NodeSpec
@@ -11,6 +13,7 @@ from services.agent.reports import Reports
 from services.agent.tasks import lifecycle
 from services.agent.tasks.environment import log_limits, task_launch
 from services.agent.tasks.group_network import must_wait
+from services.agent.tasks.remote_tasks import kill_of, may_start, remote_run, take_end, take_start
 from services.agent.tasks.restart_policy import decide_restart
 from services.agent.tasks.runtime_state import AllocRuntime, TaskPhase, TaskRuntime
 from services.agent.tasks.task_inputs import missing_inputs, task_inputs
@@ -133,6 +136,9 @@ class Supervisor:
         self.is_ending = self.is_killing = False
         #: keys of allocations that may have changed, in order; `HealthMonitor.update` takes them out.
         self.changed: dict[int, None] = {}
+        self.cluster_id = ""
+        #: keys of allocations with a start that the log has to know of first.
+        self._announced: dict[int, None] = {}
 
     # ---- orders ----
 
@@ -163,6 +169,7 @@ class Supervisor:
                         run=task.run,
                         driver=task.plan.driver,
                         logs=log_limits(task.plan),
+                        remote=remote_run(self.cluster_id, alloc, task),
                     )
                 )
                 self._limit(alloc, task, turn)
@@ -213,6 +220,13 @@ class Supervisor:
             self._signal(alloc, task, turn)
         return True
 
+    def start_announced(self, allocs: Mapping[int, AllocRuntime], turn: AgentStep) -> None:
+        """Start what runs elsewhere, once the log knows of it."""
+        for key in [one for one in self._announced if self._reports.is_seen(one)]:
+            del self._announced[key]
+            if key in allocs:
+                self.advance(allocs[key], turn)
+
     # ---- what happened ----
 
     def started(
@@ -222,6 +236,7 @@ class Supervisor:
         if task.phase not in (TaskPhase.STARTING, TaskPhase.RECOVERING):
             return
         task.enter(TaskPhase.RUNNING)
+        take_start(task, event)
         task.pid = event.pid
         if event.adopted:
             task.note("Recovered", f"adopted after agent restart, pid {event.pid}", turn.now_ns)
@@ -254,6 +269,7 @@ class Supervisor:
     ) -> None:
         """A run failed to start, or one of its inputs cannot be prepared."""
         if isinstance(event, TaskStartFailed):
+            take_end(task, event)
             task.note("Driver Failure", event.reason, turn.now_ns)
         else:
             task.take_first_renderings(event.digests)
@@ -273,8 +289,14 @@ class Supervisor:
         self, alloc: AllocRuntime, task: TaskRuntime, event: TaskExited, turn: AgentStep
     ) -> None:
         """A run ended."""
+        take_end(task, event)
         task.exit_code = event.exit_code
         task.signal = event.signal
+        if event.is_detached:
+            task.note("Detached", event.reason or "it runs on elsewhere", turn.now_ns)
+            self._bury(alloc, task, failed=False, turn=turn)
+            self.advance(alloc, turn)
+            return
         code = "unknown" if event.exit_code is None else event.exit_code
         text = f"Exit Code: {code}" + (f", Signal: {event.signal}" if event.signal else "")
         task.note("Terminated", f"{text}, {event.reason}".rstrip(", "), turn.now_ns)
@@ -289,6 +311,7 @@ class Supervisor:
         self, alloc: AllocRuntime, task: TaskRuntime, event: TaskGone, turn: AgentStep
     ) -> None:
         """A run of the journal does not exist: it never began, or ended while the agent was down."""
+        take_end(task, event)
         if event.started:
             task.exit_code, task.signal = None, 0
             task.note("Terminated", event.reason or "lost while the agent was down", turn.now_ns)
@@ -324,7 +347,7 @@ class Supervisor:
                 task.note("Killing", "prestop task exceeded its kill timeout", turn.now_ns)
                 task.stopping = task.signaled = True
                 turn.keep(task.kept(alloc.key))
-            kill = CancelPrepare if task.phase is TaskPhase.PREPARING else KillTask
+            kill = CancelPrepare if task.phase is TaskPhase.PREPARING else kill_of(alloc, task)
             turn.act(kill(key=alloc.key, task=task.plan.name, run=task.run))
             self._set_timer(alloc, task, turn.now_ns + KILL_RETRY_NS, turn)
         self.advance(alloc, turn)
@@ -405,6 +428,12 @@ class Supervisor:
 
     def _start(self, alloc: AllocRuntime, task: TaskRuntime, turn: AgentStep) -> None:
         assert alloc.plan is not None
+        may, is_new = may_start(alloc, task, self.node, self._reports)
+        if is_new:
+            turn.keep(task.kept(alloc.key))
+        if not may:
+            self._announced[alloc.key] = None
+            return
         composed = self._compose(alloc, task, turn)
         if composed is None:
             return
@@ -463,6 +492,7 @@ class Supervisor:
                 launch=launch,
                 inherit=inherit,
                 inputs=inputs,
+                remote=remote_run(self.cluster_id, alloc, task),
             )
         )
 
@@ -489,8 +519,8 @@ class Supervisor:
 
     def _signal(self, alloc: AllocRuntime, task: TaskRuntime, turn: AgentStep) -> None:
         task.signaled = True
-        if self.is_killing:
-            turn.act(KillTask(key=alloc.key, task=task.plan.name, run=task.run))
+        if self.is_killing or lifecycle.is_left(alloc, task):
+            turn.act(kill_of(alloc, task)(key=alloc.key, task=task.plan.name, run=task.run))
             self._set_timer(alloc, task, turn.now_ns + KILL_RETRY_NS, turn)
             return
         name = task.plan.kill_signal or driver_traits(task.plan.driver).kill_signal

@@ -41,6 +41,7 @@ from schemas.nodes import (
 )
 from schemas.plans import PlanCommitted, PlanRefused
 from schemas.policy import IncarnationBegan, LogRolled, LossAccepted, OperatorRefused, PolicyChanged
+from schemas.remotes import RemoteMoved, RemotesReported
 from schemas.rollouts import RolloutEnded, RolloutStarted
 from schemas.variables import (
     KeyCreated,
@@ -321,6 +322,11 @@ _LINES: dict[str, dict[type, _Line]] = {
         SigningKeyRemoved: _Line("signing_key.removed", lambda event, _: {"key": event.key_id}),
         ClaimMade: _Line("claim.made", _claim),
         ClaimReleased: _Line("claim.released", _claim),
+        RemotesReported: _Line("remotes.reported", lambda event, _: {"slots": len(event.slots)}),
+        RemoteMoved: _Line(
+            "remote.moved",
+            lambda event, _: {"slot": alloc_id(event.generation), "status": event.status},
+        ),
         PolicyChanged: _Line("operator.policy_changed", lambda _event, _state: {}),
         NodeEligibilityChanged: _Line(
             "operator.eligibility_changed",

@@ -7,7 +7,14 @@ from typing import TypeVar
 from schemas.base import Command, Event
 from schemas.envelope import AnyCommand
 from schemas.policy import BeginIncarnation, CollectGarbage
-from shared.core.decide import evaluations, operator, signing_keys, stateful_turns, variables
+from shared.core.decide import (
+    evaluations,
+    operator,
+    remotes,
+    signing_keys,
+    stateful_turns,
+    variables,
+)
 from shared.core.decide.deciders import Deciders, TimedDeciders
 from shared.core.decide.deployments import requests, rollouts
 from shared.core.decide.garbage import LogTimeIndex, decide_garbage
@@ -40,6 +47,7 @@ DECIDERS: Deciders = _merge(
     variables.DECIDERS,
     signing_keys.DECIDERS,
     claims.DECIDERS,
+    remotes.DECIDERS,
     # A transaction of its own: the applier puts it aside before it comes here.
     {BeginIncarnation: lambda _state, _command: []},
 )

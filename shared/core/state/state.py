@@ -17,6 +17,7 @@ from shared.core.state.tables.fleet import FleetTable
 from shared.core.state.tables.jobs import JobTable
 from shared.core.state.tables.launches import LaunchTable
 from shared.core.state.tables.policy import PolicyTable
+from shared.core.state.tables.remotes import RemoteTable
 from shared.core.state.tables.reservations import ReservationTable
 from shared.core.state.tables.rollouts import RolloutTable
 from shared.core.state.tables.signing_keys import SigningKeyTable
@@ -37,6 +38,7 @@ Table = (
     | LockTable
     | SigningKeyTable
     | ClaimTable
+    | RemoteTable
 )
 TABLES = frozenset(
     {
@@ -53,6 +55,7 @@ TABLES = frozenset(
         "variable_locks",
         "signing_keys",
         "claims",
+        "remotes",
     }
 )
 
@@ -75,6 +78,7 @@ class State:
         self.variable_locks = LockTable()
         self.signing_keys = SigningKeyTable()
         self.claims = ClaimTable()
+        self.remotes = RemoteTable()
         #: seq of the last transaction applied.
         self.seq = 0
         #: its log time.

@@ -45,6 +45,7 @@ from shared.core.state.tables.fleet import DrainEnd, DrainTerms, FleetTable
 from shared.core.state.tables.jobs import Job, JobTable, JobVersion, SubmissionRecord
 from shared.core.state.tables.launches import LaunchTable, PeriodicParent, by_parent
 from shared.core.state.tables.policy import PolicyTable
+from shared.core.state.tables.remotes import RemoteTable, SlotRow
 from shared.core.state.tables.reservations import ReservationTable
 from shared.core.state.tables.rollouts import RolloutRecord, RolloutTable
 from shared.core.state.tables.signing_keys import SigningKeyRow, SigningKeyTable
@@ -527,6 +528,13 @@ _CLAIMS = ObjectCodec(
     settle=ClaimTable.settle,
 )
 
+_REMOTES = ObjectCodec(
+    RemoteTable,
+    {"by_key": DictCodec(int, SlotRow, frozen=True)},
+    derived=("_hashes", "tracked", "of_job"),
+    settle=RemoteTable.settle,
+)
+
 #: by table's name.
 TABLE_CODECS: dict[str, ObjectCodec] = {
     "policy": _POLICY,
@@ -542,15 +550,37 @@ TABLE_CODECS: dict[str, ObjectCodec] = {
     "variable_locks": _VARIABLE_LOCKS,
     "signing_keys": _SIGNING_KEYS,
     "claims": _CLAIMS,
+    "remotes": _REMOTES,
 }
 
 #: Releases whose snapshots are read beside those of this one.
 OLDER_RELEASES = frozenset(
-    {"0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "0.9.0", "0.10.0", "0.11.0"}
+    {
+        "0.1.0",
+        "0.2.0",
+        "0.3.0",
+        "0.4.0",
+        "0.5.0",
+        "0.6.0",
+        "0.7.0",
+        "0.8.0",
+        "0.9.0",
+        "0.10.0",
+        "0.11.0",
+    }
 )
 #: Tables that came after release 0.1.0: its snapshots have none of them.
 LATER_TABLES: frozenset[str] = frozenset(
-    {"deployments", "launches", "rollouts", "variables", "variable_locks", "signing_keys", "claims"}
+    {
+        "deployments",
+        "launches",
+        "rollouts",
+        "variables",
+        "variable_locks",
+        "signing_keys",
+        "claims",
+        "remotes",
+    }
 )
 #: table -> fingerprints of older formats that the codec above reads too: entries of theirs lack fields that have a
 #: default, and none is encoded otherwise. tests/golden/test_logs.py has those of each release.
