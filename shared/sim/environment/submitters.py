@@ -12,7 +12,7 @@ from shared.protocol import subjects
 from shared.sim.environment.gauge_publisher import BOUND, GAUGE
 from shared.sim.environment.pool_model import task_resources
 from shared.sim.environment.simulated_process import SimulationContext
-from shared.sim.oracle.lifecycle_checks import add_lifecycle_tasks
+from shared.sim.oracle.lifecycle_checks import BESIDE, add_lifecycle_tasks
 from shared.sim.virtual_time import MS, SECOND, RandomDraws
 
 _RETRY_NS = 900 * MS
@@ -93,7 +93,7 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
         group = {
             "Name": "web",
             "Count": self.count,
-            "Tasks": [task, {**task, "Name": "beside"}] if self.is_remote else [task],
+            "Tasks": [task, {**task, "Name": BESIDE}] if self.is_remote else [task],
             "EphemeralDisk": {"SizeMB": 10, **({"Sticky": True} if self.is_sticky else {})},
             "RestartPolicy": {
                 "Attempts": 0 if self.is_remote else 1,

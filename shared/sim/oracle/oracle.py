@@ -253,6 +253,7 @@ class Oracle:
         run = (effect.key, effect.task, effect.run)
         may_end = self.lives.may_end(node_id, effect.key)
         may_end = may_end or effect.key in self._node_of[node_id].networks.broken
+        may_end = may_end or self.remotes.may_end(self._node_of[node_id], effect.key)
         return self._node_of[node_id].followed.may_signal(run, signal) or may_end
 
     # ---- tasks ----

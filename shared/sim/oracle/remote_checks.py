@@ -13,6 +13,7 @@ from shared.sim.environment.remote_runtime import RemoteRuntime
 from shared.sim.environment.role_factory import CLUSTER_ID
 from shared.sim.environment.simulated_node import SimulatedNode
 from shared.sim.oracle.invariants import InvariantChecks
+from shared.sim.oracle.lifecycle_checks import BESIDE
 from shared.sim.oracle.reference_model import ReferenceModel
 
 
@@ -119,6 +120,12 @@ class RemoteChecks:
                 may = effect.key in wanted or effect.key in ends
                 self._ledger.hold("remote_kept", may, node.node_id, "ends", effect)
 
+    def may_end(self, node: SimulatedNode, key: int) -> bool:
+        """Say whether a tracker may end an allocation that is wanted: a task of its group has failed."""
+        runs = {name: run for name, run in node.runs.items() if name[0] == key}
+        is_remote = any(task == BESIDE for _, task, _ in runs)
+        return is_remote and any(run.is_started and not run.is_alive for run in runs.values())
+
     # ---- the end ----
 
     def unsettled(self) -> str:
@@ -136,7 +143,7 @@ class RemoteChecks:
         for remote in alive:
             slot = self._slots[remote.generation]
             place = (str(slot.job_id), slot.group, slot.index)
-            if place in places:
+            if places.get(place, remote).generation != remote.generation:
                 return f"{remote} runs beside {places[place]}"
             places[place] = remote
         if places:
