@@ -43,5 +43,8 @@ def require_remote(
     if is_remote != (remote is not None):
         what = "runs tasks elsewhere" if is_remote else "runs tasks here"
         raise StartRefused(f"driver {name} {what} since it was started anew", recoverable=True)
+    if is_remote and launch.network.mode not in ("", "host"):
+        text = f"driver {name} runs tasks elsewhere: no network of the group"
+        raise StartRefused(text, recoverable=False)
     if is_remote and launch.volumes:
         raise StartRefused(f"driver {name} runs tasks elsewhere: no volumes", recoverable=False)
