@@ -225,6 +225,15 @@ READERS = (
                 -jobs.collected
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_REMOTE}: REMOTES
+    """),
+    _reader(f"""
+        shared/core/state/tables/remotes.py: table remotes
+            {_OTHER}: CLUSTER LOG SUBMISSIONS JOBS VERSIONS ROLLOUTS DEPLOYMENTS NODES EVALUATIONS PLANS
+                ALLOCATIONS COLLECTED capacity.freed reservations.changed allocations.health_changed
+            {_LAUNCHES}: LAUNCHES
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader("""
         services/keeper/: what became of requests, and which keys are to be erased
@@ -233,6 +242,7 @@ READERS = (
                 reservations.changed
                 allocations.health_changed
             is about a claim on a volume: CLAIMS
+            is about what runs elsewhere for a task: REMOTES
     """),
     _reader(f"""
         services/eval_broker/: queues and leases of evaluations
@@ -330,7 +340,7 @@ READERS = (
         shared/archive/: rows of the exported tables
             only in the exported table of events: CLUSTER LOG SUBMISSIONS job.evaluated node.refused
                 pool.declared capacity.freed reservations.changed variable.refused key.created
-                SIGNING_KEYS CLAIMS
+                SIGNING_KEYS CLAIMS REMOTES
             {_CLEAN}: submissions.collected evaluations.collected
             in the exported table of events alone: VERSIONS
             {_LAUNCHES}: job.payload
@@ -347,7 +357,7 @@ READERS = (
     """),
     _reader(f"""
         shared/whatif/: what came from outside, as commands; waiting times
-            decided again in the fork: COLLECTED claim.made submission.refused node.refused node.drained capacity.freed
+            decided again in the fork: COLLECTED claim.made REMOTES submission.refused node.refused node.drained capacity.freed
                 reservations.changed
             is not a change of the workload or of the fleet: LOG cluster.created intake.advanced
             {_DEPLOYED}: VERSIONS deployment.sized deployment.held deployment.gated

@@ -31,6 +31,7 @@ RARE = {
     "change-forgotten": 66,
     "data-left-behind": 151,
     "drain-takes-system": 12,
+    "epoch-ignored": 67,
     "erase-before-end": 36,
     "expected-by-keeper": 226,
     "keys-come-back": 17,
@@ -43,7 +44,10 @@ RARE = {
     "revert-loop": 37,
     "rule-reaches-nothing": 21,
     "silence-is-death": 14,
+    "start-unannounced": 67,
+    "start-without-token": 67,
     "stale-timer": 25,
+    "tracker-kills-on-lost": 67,
 }
 
 ONE_WORLD = "from shared.sim.world.world import SimulatedWorld; print(SimulatedWorld(3, trace=True).run().digest)"

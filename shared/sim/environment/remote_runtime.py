@@ -5,6 +5,7 @@ and whoever comes with a lower epoch changes nothing. `RemoteTracking` is a node
 answers may be lost.
 """
 
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -20,7 +21,9 @@ from shared.fleet.simulated_tasks import SimulatedTasks, TaskRun, TaskRunId
 from shared.sim.virtual_time import MS, SECOND, RandomDraws, VirtualLoop
 
 #: One call of so many in a thousand reaches the runtime only after a while, when another may track the slot.
-_LATE_PER_MILLE, _LATE_NS = 150, 9 * SECOND
+_LATE_PER_MILLE, _LATE_NS = 250, 15 * SECOND
+#: What has ended is forgotten, its token too.
+_FORGETS_NS = 2 * SECOND
 
 
 class RemoteThing(msgspec.Struct):
@@ -34,7 +37,8 @@ class RemoteThing(msgspec.Struct):
 class RemoteRuntime:
     """The runtime. Every call takes effect at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.after = loop.after
         self.things: dict[str, RemoteThing] = {}
         #: tokens that must never come alive.
         self.refused: set[str] = set()
@@ -45,6 +49,8 @@ class RemoteRuntime:
         #: called before something is started, and before something alive is ended by order.
         self.on_start: Callable[[RemoteRun], None] = lambda _remote: None
         self.on_kill: Callable[[RemoteRun], None] = lambda _remote: None
+        #: called with every call that is obeyed.
+        self.on_call: Callable[[RemoteRun], None] = lambda _remote: None
 
     def enter(self, remote: RemoteRun) -> bool:
         """Take the epoch of a call; false: another tracker has replaced this one, and nothing may be done."""
@@ -56,9 +62,15 @@ class RemoteRuntime:
 
     def start(self, remote: RemoteRun) -> RemoteThing | None:
         """Start what a token names, or find it; None: it is refused."""
-        if not self.enter(remote) or remote.token in self.refused:
+        if not self.enter(remote):
+            return None
+        self.on_call(remote)
+        if remote.token in self.refused:
             return None
         if remote.token not in self.things:
+            if remote.state == "running":
+                # It was there, and has ended.
+                return None
             self.on_start(remote)
             self.things[remote.token] = RemoteThing(remote)
         return self.things[remote.token]
@@ -78,13 +90,20 @@ class RemoteRuntime:
         self.kill(remote)
         return True
 
+    def forget(self, token: str) -> None:
+        """Forget what has ended: under its token another thing could be started."""
+        self.refused.discard(token)
+        if not self.things[token].is_alive:
+            del self.things[token]
+
     def end(self, token: str, exit_code: int) -> None:
         """Let it end."""
-        thing = self.things[token]
-        if thing.is_alive:
+        thing = self.things.get(token)
+        if thing is not None and thing.is_alive:
             thing.is_alive, thing.exit_code = False, exit_code
             for tell in list(self.on_end):
                 tell(token)
+            self.after(_FORGETS_NS, lambda: self.forget(token))
 
     def alive(self) -> list[RemoteRun]:
         """List what runs."""
@@ -109,6 +128,8 @@ class RemoteTracking:
         self._tell = tell
         #: what each run of this node is elsewhere.
         self._tracked: dict[TaskRunId, RemoteRun] = {}
+        #: how many calls there were about each slot: a node's calls arrive in their order, or never.
+        self._calls: Counter[str] = Counter()
         self.fail_per_mille = 0
         #: called with every run that is tracked from then on.
         self.on_start: Callable[[TaskRunId], None] = lambda _name: None
@@ -119,6 +140,7 @@ class RemoteTracking:
         run = self._tasks.start((effect.key, effect.task, effect.run), life)
         remote = effect.remote
         assert remote is not None
+        self._calls[remote.slot] += 1
         is_lost = self._draws.hit(self.fail_per_mille)
         is_late = bool(self.fail_per_mille) and self._draws.hit(_LATE_PER_MILLE)
         delay = self._draws.between(MS, _LATE_NS if is_late else 40 * MS)
@@ -126,15 +148,25 @@ class RemoteTracking:
             # The call never arrives.
             self._loop.after(delay, self._unanswered, run)
             return
-        self._loop.after(delay, self._arrives, run, remote, self._tasks.boot, is_lost)
+        call = self._calls[remote.slot]
+        self._loop.after(delay, self._arrives, run, remote, (self._tasks.boot, call), is_lost)
 
     def _unanswered(self, run: TaskRun) -> None:
         if self._tasks.may_come_up(run, self._tasks.boot):
             failed = self._tasks.fail_start(run, "the runtime does not answer")
             self._tell(run, msgspec.structs.replace(failed, is_open=True))
 
-    def _arrives(self, run: TaskRun, remote: RemoteRun, boot: int, is_lost: bool) -> None:  # noqa: FBT001
-        """Let the call reach the runtime, whether its node lives or not."""
+    def _arrives(
+        self,
+        run: TaskRun,
+        remote: RemoteRun,
+        sent: tuple[int, int],
+        is_lost: bool,  # noqa: FBT001
+    ) -> None:
+        """Let the call reach the runtime, whether its node lives or not. `sent`: boot, and number of the call."""
+        boot, call = sent
+        if call != self._calls[remote.slot]:
+            return
         thing = self._runtime.start(remote)
         if thing is not None and self.fail_per_mille and self._draws.hit(100):
             # It ends by itself.
@@ -162,6 +194,7 @@ class RemoteTracking:
         """Find what an earlier life has started; a start that is still on its way arrives all the same."""
         remote = effect.remote
         assert remote is not None
+        self._calls[remote.slot] += 1
         name = (effect.key, effect.task, effect.run)
         before = self._tasks.runs.get(name)
         run = self._tasks.start(name, life)
@@ -172,7 +205,8 @@ class RemoteTracking:
         if not self._runtime.enter(remote) or thing is None:
             key, task, number = name
             run.exit_code = -1
-            self._tell(run, TaskGone(key=key, task=task, run=number, started=False))
+            was_there = remote.state == "running"
+            self._tell(run, TaskGone(key=key, task=task, run=number, started=was_there))
             return
         self._tracked[name] = remote
         started = self._tasks.come_up(run)
@@ -187,6 +221,7 @@ class RemoteTracking:
     def kill(self, effect: KillTask) -> None:
         """End what runs elsewhere."""
         remote = self._tracked[effect.key, effect.task, effect.run]
+        self._calls[remote.slot] += 1
         is_late = self._draws.hit(4 * self.fail_per_mille)
         delay = self._draws.between(MS, _LATE_NS if is_late else 300 * MS)
         self._loop.after(delay, self._runtime.kill, remote)

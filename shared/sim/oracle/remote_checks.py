@@ -33,7 +33,7 @@ class RemoteChecks:
         """Check every start and every end by order from now on."""
         self._runtime = runtime
         runtime.on_start = self._starts
-        runtime.on_kill = self._kills
+        runtime.on_kill = runtime.on_call = self._obeys
 
     def apply(self, record: LogRecord) -> None:
         """Check one record. Raises InvariantBroken."""
@@ -96,11 +96,11 @@ class RemoteChecks:
         ]
         return max(found, default=0)
 
-    def _kills(self, remote: RemoteRun) -> None:
-        """Check that an order to end is not of one whom another tracker has replaced there."""
+    def _obeys(self, remote: RemoteRun) -> None:
+        """Check that what is obeyed there is not of one whom another tracker has replaced."""
         assert self._runtime is not None
         highest = self._runtime.epochs[remote.slot]
-        self._ledger.hold("remote_kept", remote.epoch >= highest, remote, "ended below", highest)
+        self._ledger.hold("remote_kept", remote.epoch >= highest, remote, "below", highest)
 
     def stepped(
         self,

@@ -122,7 +122,7 @@ class SimulatedWorld:
         ]
         has_claims = seed % _CLAIMED_OF == _CLAIMED
         volumes = {f"volume.{VOLUME}": "ro"} if has_claims else {}
-        self.remotes = RemoteRuntime() if seed % _REMOTE_OF == _REMOTE else None
+        self.remotes = RemoteRuntime(loop) if seed % _REMOTE_OF == _REMOTE else None
         for node in self.nodes:
             node.attributes = {**(_BRIDGE if self._is_bridged else {}), **volumes}
             if self.remotes is not None:
