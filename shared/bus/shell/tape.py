@@ -26,6 +26,7 @@ from shared.core.runtime import agent_messages as t
 from shared.core.runtime import keeper_messages as k
 from shared.core.runtime import messages as r
 from shared.core.runtime import network_messages as n
+from shared.core.runtime import remote_messages as m
 from shared.core.runtime.role import Input, Role
 from shared.errors import ConfigInvalid
 
@@ -68,6 +69,7 @@ INPUTS: dict[str, type[msgspec.Struct]] = {
     "NetworkReady": n.NetworkReady,
     "NetworkFailed": n.NetworkFailed,
     "NetworkLost": n.NetworkLost,
+    "RemoteEnded": m.RemoteEnded,
     "NodeFound": t.NodeFound,
     "EndTasks": t.EndTasks,
     # Sealed bytes and ciphertext only.
@@ -116,6 +118,8 @@ EFFECTS: dict[str, type[msgspec.Struct]] = {
     "SweepAllocs": t.SweepAllocs,
     "TasksEnded": t.TasksEnded,
     "PrepareNetwork": n.PrepareNetwork,
+    "DetachTask": m.DetachTask,
+    "EndRemote": m.EndRemote,
     "OpenKeyStore": k.OpenKeyStore,
     "SealItems": k.SealItems,
     "OpenItems": k.OpenItems,
