@@ -215,10 +215,10 @@ def _group_refs(state: State, refs: NDArray[np.int32]) -> list[GroupRef]:
 def _extras(state: State, rows: Rows) -> list[DesiredExtra]:
     """Ports, instances and predecessors of the allocations that have any; `at`: position in `rows`."""
     table = state.allocations
-    remotes = remotes_wanted(state)
-    if not table.holdings and not table.previous and not remotes:
+    if not table.holdings and not table.previous and not state.remotes.tracked:
         return []
     keys = table.key[rows].tolist()
+    remotes = remotes_wanted(state, keys)
     return [
         DesiredExtra(
             at=at,

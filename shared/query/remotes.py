@@ -1,16 +1,19 @@
 """What nodes should do about remote tasks: by allocation and by node, as the projections say it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from schemas.remotes import RemoteEnding, RemoteWanted
 from shared.core.state.state import State
 
 
-def remotes_wanted(state: State) -> Mapping[int, RemoteWanted]:
-    """Return by key what allocations are to know of the slots that they took over, or that end with them."""
+def remotes_wanted(state: State, keys: Iterable[int]) -> Mapping[int, RemoteWanted]:
+    """Return by key what these allocations are to know of slots that they took over, or that end with them."""
     table = state.remotes
     found: dict[int, RemoteWanted] = {}
-    for key, generation in table.tracked.items():
+    for key in keys if table.tracked else ():
+        generation = table.tracked.get(key)
+        if generation is None:
+            continue
         row = table.by_key[generation]
         ends = row.status == "ending"
         if generation != key or ends:
@@ -21,9 +24,8 @@ def remotes_wanted(state: State) -> Mapping[int, RemoteWanted]:
 def remote_endings(state: State) -> Mapping[str, tuple[RemoteEnding, ...]]:
     """Return by node id the slots that nodes are to end without an allocation."""
     found: dict[str, tuple[RemoteEnding, ...]] = {}
-    for generation, row in sorted(state.remotes.by_key.items()):
-        if row.status != "ending" or not row.node_id:
-            continue
+    for generation in sorted(state.remotes.endings):
+        row = state.remotes.by_key[generation]
         order = RemoteEnding(
             generation=generation,
             epoch=row.epoch,

@@ -531,7 +531,7 @@ _CLAIMS = ObjectCodec(
 _REMOTES = ObjectCodec(
     RemoteTable,
     {"by_key": DictCodec(int, SlotRow, frozen=True)},
-    derived=("_hashes", "tracked", "of_job"),
+    derived=("_hashes", "tracked", "of_job", "endings"),
     settle=RemoteTable.settle,
 )
 

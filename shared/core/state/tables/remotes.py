@@ -49,6 +49,8 @@ class RemoteTable(EventConsumer):
         self.tracked: dict[int, int] = {}
         #: job -> generations, in order of their report.
         self.of_job: dict[JobId, tuple[int, ...]] = {}
+        #: generations that a node is to end without an allocation.
+        self.endings: dict[int, None] = {}
         self._hashes = EntryHashes[int]()
 
     def handlers(self) -> EventHandlers:
@@ -71,7 +73,7 @@ class RemoteTable(EventConsumer):
 
     def settle(self) -> None:
         """Make what is derived, of a table that was read from a snapshot."""
-        self.tracked, self.of_job = {}, {}
+        self.tracked, self.of_job, self.endings = {}, {}, {}
         for generation, row in self.by_key.items():
             self._index(generation, row)
         self._hashes.touched.extend(self.by_key)
@@ -80,6 +82,8 @@ class RemoteTable(EventConsumer):
         self.of_job[row.job_id] = (*self.of_job.get(row.job_id, ()), generation)
         if row.tracker:
             self.tracked[row.tracker] = generation
+        if row.node_id:
+            self.endings[generation] = None
 
     def _report(self, event: RemotesReported, seq: int) -> None:
         for slot in event.slots:
@@ -106,6 +110,7 @@ class RemoteTable(EventConsumer):
             return
         self._hashes.touch(event.generation)
         self.tracked.pop(before.tracker, None)
+        self.endings.pop(event.generation, None)
         if event.status == "ended":
             del self.by_key[event.generation]
             left = tuple(one for one in self.of_job[before.job_id] if one != event.generation)
@@ -115,6 +120,8 @@ class RemoteTable(EventConsumer):
             return
         if event.tracker:
             self.tracked[event.tracker] = event.generation
+        if event.node_id:
+            self.endings[event.generation] = None
         is_handed = event.status == "tracked"
         self.by_key[event.generation] = msgspec.structs.replace(
             before,

@@ -51,6 +51,11 @@ def tracked(count: int = 1, *nodes: str) -> Cluster:
     return world
 
 
+def wanted(world: Cluster) -> Any:
+    """What projections say of slots, by allocation."""
+    return remotes_wanted(world.state, world.state.allocations.key.tolist())
+
+
 def slots(world: Cluster) -> list[SlotRow]:
     return list(world.state.remotes.by_key.values())
 
@@ -94,13 +99,13 @@ def test_what_a_lost_node_tracked_is_taken_over() -> None:
     (second,) = world.rows()
     key = key_of(world, second)
     assert (only(world).status, only(world).tracker) == ("tracked", key)
-    wanted = remotes_wanted(world.state)[key]
-    assert (wanted.generation, wanted.tasks, wanted.ends) == (generation, {"t": task()}, False)
+    said = wanted(world)[key]
+    assert (said.generation, said.tasks, said.ends) == (generation, {"t": task()}, False)
     say(world, first, t=task("ended"))
     assert only(world).tasks == {"t": task()}
     say(world, second, t=task("starting", attempt=2))
     assert only(world).tasks == {"t": task("starting", attempt=2)}
-    assert remotes_wanted(world.state)[key].tasks == {"t": task()}
+    assert wanted(world)[key].tasks == {"t": task()}
 
 
 def test_without_a_place_the_slot_waits_with_its_handle() -> None:
@@ -126,7 +131,7 @@ def test_a_drained_allocation_leaves_its_slot() -> None:
     world.run(register("app", group(), submission_id="2", salt=1))
     (second,) = [at for at in world.rows() if at != first]
     assert only(world).tracker == key_of(world, second)
-    assert key_of(world, first) not in remotes_wanted(world.state)
+    assert key_of(world, first) not in wanted(world)
 
 
 def test_a_stopped_job_ends_what_it_has() -> None:
@@ -136,7 +141,7 @@ def test_a_stopped_job_ends_what_it_has() -> None:
     world.do(stop("app"))
     world.schedule()
     assert (only(world).status, only(world).tracker) == ("ending", key_of(world, at))
-    assert remotes_wanted(world.state)[key_of(world, at)].ends
+    assert wanted(world)[key_of(world, at)].ends
     say(world, at, "complete", t=task("ended"))
     assert slots(world) == []
 
