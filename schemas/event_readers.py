@@ -357,7 +357,8 @@ READERS = (
     """),
     _reader(f"""
         shared/whatif/: what came from outside, as commands; waiting times
-            decided again in the fork: COLLECTED claim.made REMOTES submission.refused node.refused node.drained capacity.freed
+            decided again in the fork: REMOTES COLLECTED claim.made submission.refused node.refused node.drained
+                capacity.freed
                 reservations.changed
             is not a change of the workload or of the fleet: LOG cluster.created intake.advanced
             {_DEPLOYED}: VERSIONS deployment.sized deployment.held deployment.gated

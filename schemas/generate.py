@@ -122,7 +122,7 @@ CAUSES = {
     "claim.made": "beside `plan.committed`: the first placement of an index of a group with a sticky volume",
     "claim.released": "an operator, `release_claim`",
     "remotes.reported": "an agent, `report_node`: what runs elsewhere for a task; a start, before it is made",
-    "remote.moved": "beside what ends an allocation that tracks a remote task, or replaces it; an agent, `report_remote_ended`",
+    "remote.moved": "beside the end of a tracker of a remote task, or its replacement; an agent, `report_remote_ended`",
     "allocations.collected": "plan_applier, by policy in log time; an operator, `collect_garbage`",
 }
 

@@ -19,6 +19,7 @@ from services.agent.tasks import operator_orders
 from services.agent.tasks.actions import ActionCommand, find_action
 from services.agent.tasks.agent_end import AgentEnd
 from services.agent.tasks.remote_ends import TIMER as REMOTE_TIMER
+from services.agent.tasks.remote_ends import start_announced
 from services.agent.tasks.runtime_state import AllocRuntime, TaskPhase
 from services.agent.tasks.supervisor import AgentStep, Supervisor, record_driver_event
 from services.agent.tasks.task_resources import task_cores
@@ -137,7 +138,7 @@ class Agent:
         for one in inputs:
             self._take(one, turn)
         self._desired.silence.stop_overdue(self._supervisor, turn)
-        self._supervisor.start_announced(self._desired.allocs, turn)
+        start_announced(self._supervisor, self._reports, self._desired.allocs, turn)
         self._desired.update_health(turn)
         self._plan_look(turn)
         self._desired.make_room(turn)

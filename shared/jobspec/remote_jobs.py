@@ -12,7 +12,7 @@ from shared.jobspec.nomad.job import TaskGroup, TaskSpec
 def remote_faults(
     group: TaskGroup, task: TaskSpec, at: str, number: int
 ) -> Iterator[tuple[str, str]]:
-    """List the blocks that a remote task cannot have: path and reason. `at`: path of the group, `number`: of the task."""
+    """List the blocks that a remote task cannot have: path and reason. `at`: the group's path."""
     path = f"{at}.Tasks[{number}]"
     because = f"driver {task.driver} runs tasks elsewhere, and takes no files of the node"
     for name, blocks in (

@@ -1,4 +1,4 @@
-"""A runtime of tasks that run elsewhere, for tests: a process of its own, asked over a unix socket, with its state on disk.
+"""A runtime of tasks that run elsewhere, for tests: a process with a unix socket, and its state on disk.
 
 `python cloud_runtime.py FOLDER` serves FOLDER/socket: one JSON line a connection. What it knows is in FOLDER/state.json
 before it answers, so that kill -9 at any point forgets nothing. It holds the highest epoch of each slot, as a cloud

@@ -1,7 +1,7 @@
 """Orders of the projection to end what runs elsewhere and is tracked by no allocation.
 
-Decides what is asked of the driver and when the log is told that it is done: both again and again, until the projection
-does not name it any more. Nothing is kept: the next life is given the same orders.
+Decides what is asked of the driver and when it is reported as done: both are repeated until the projection does not
+name it any more. Nothing is kept: the next life is given the same orders.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from schemas.base import NodeId
 from schemas.envelope import ENCODER, CommandBatch
 from schemas.remotes import RemoteEnding, ReportRemoteEnded
-from services.agent.tasks.supervisor import AgentStep
+from services.agent.reports import Reports
+from services.agent.tasks.runtime_state import AllocRuntime
+from services.agent.tasks.supervisor import AgentStep, Supervisor
 from shared.core.runtime.messages import Send, SetTimer
 from shared.core.runtime.remote_messages import (
     EndRemote,
@@ -80,6 +82,16 @@ class RemoteEnds:
         word = ReportRemoteEnded(node_id=NodeId(self._node_id), generation=key[0], epoch=key[1])
         batch = CommandBatch(sender=self.instance, commands=(word,))
         turn.act(Send(subjects.report(self._node_id), ENCODER.encode(batch)))
+
+
+def start_announced(
+    supervisor: Supervisor, reports: Reports, allocs: Mapping[int, AllocRuntime], turn: AgentStep
+) -> None:
+    """Start what runs elsewhere, once the log knows of it."""
+    for key in [one for one in supervisor.announced if reports.is_seen(one)]:
+        del supervisor.announced[key]
+        if key in allocs:
+            supervisor.advance(allocs[key], turn)
 
 
 def _run(cluster_id: str, order: RemoteEnding, name: str) -> RemoteRun:

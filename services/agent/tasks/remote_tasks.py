@@ -2,7 +2,7 @@
 
 Decides which attempt of a slot a start is, that the log knows of it before it is made, and whether an end ends what
 runs elsewhere or only stops to track it. What is not known to have ended is never forgotten: the log has it, and
-somebody is ordered to end it.
+the cluster orders a node to end it.
 """
 
 import msgspec

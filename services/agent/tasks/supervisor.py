@@ -4,8 +4,6 @@ Decides every effect on tasks, and changes them. Must not know the bus: orders c
 projection. Every start is in the journal before it is made (`AgentStep.effects`).
 """
 
-from collections.abc import Mapping
-
 from msgspec import DecodeError
 
 from schemas.nodes import NodeSpec
@@ -138,7 +136,7 @@ class Supervisor:
         self.changed: dict[int, None] = {}
         self.cluster_id = ""
         #: keys of allocations with a start that the log has to know of first.
-        self._announced: dict[int, None] = {}
+        self.announced: dict[int, None] = {}
 
     # ---- orders ----
 
@@ -219,13 +217,6 @@ class Supervisor:
         else:
             self._signal(alloc, task, turn)
         return True
-
-    def start_announced(self, allocs: Mapping[int, AllocRuntime], turn: AgentStep) -> None:
-        """Start what runs elsewhere, once the log knows of it."""
-        for key in [one for one in self._announced if self._reports.is_seen(one)]:
-            del self._announced[key]
-            if key in allocs:
-                self.advance(allocs[key], turn)
 
     # ---- what happened ----
 
@@ -432,7 +423,7 @@ class Supervisor:
         if is_new:
             turn.keep(task.kept(alloc.key))
         if not may:
-            self._announced[alloc.key] = None
+            self.announced[alloc.key] = None
             return
         composed = self._compose(alloc, task, turn)
         if composed is None:

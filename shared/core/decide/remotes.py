@@ -1,8 +1,8 @@
 """Slots of remote tasks: who tracks one, who ends it, and when nothing of it is left.
 
-An allocation that ends where it is leaves what runs elsewhere alone, and the next one of its index takes it over, for as
-long as the job wants the very same text there. What no allocation wants any more is ended: by the one that tracks it, or
-by any node with its driver.
+An allocation that ends where it is leaves what runs elsewhere alone, and the next one of its index takes it over, for
+as long as the job wants the very same text there. What no allocation wants any more is ended: by the one that tracks
+it, or by any node with its driver.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

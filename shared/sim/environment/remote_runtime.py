@@ -1,7 +1,7 @@
 """A simulated runtime beside all nodes: what runs there belongs to no node, and outlives every one of them.
 
 It knows tokens and the highest epoch of each slot, as a driver of the product is to use one: a token is started once,
-and whoever comes with a lower epoch changes nothing. `RemoteTracking` is a node's way to it: calls take time, and their
+and a call with a lower epoch changes nothing. `RemoteTracking` is a node's way to it: calls take time, and their
 answers may be lost.
 """
 
@@ -115,6 +115,7 @@ class RemoteTracking:
 
     def __init__(
         self,
+        *,
         loop: VirtualLoop,
         draws: RandomDraws,
         runtime: RemoteRuntime,
@@ -199,7 +200,7 @@ class RemoteTracking:
         before = self._tasks.runs.get(name)
         run = self._tasks.start(name, life)
         if before is not None and not before.is_over:
-            # Its answer is nobody's any more.
+            # Its answer does not count any more.
             before.is_alive, before.exit_code = False, -1
         thing = self._runtime.things.get(remote.token)
         if not self._runtime.enter(remote) or thing is None:

@@ -272,7 +272,13 @@ class SimulatedNode:
 
     def track(self, runtime: RemoteRuntime) -> None:
         """Let tasks run elsewhere."""
-        remotes = RemoteTracking(self.context.loop, self._draws, runtime, self._tasks, self._tell)
+        remotes = RemoteTracking(
+            loop=self.context.loop,
+            draws=self._draws,
+            runtime=runtime,
+            tasks=self._tasks,
+            tell=self._tell,
+        )
         remotes.on_start = self._tracked
         self.remotes = remotes
 

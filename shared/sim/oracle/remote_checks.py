@@ -129,7 +129,7 @@ class RemoteChecks:
     # ---- the end ----
 
     def unsettled(self) -> str:
-        """Describe what runs elsewhere and is nobody's; empty: nothing."""
+        """Describe what runs elsewhere without a slot that is wanted; empty: nothing."""
         if self._runtime is None:
             return ""
         for remote in self._runtime.alive():

@@ -128,7 +128,7 @@ def test_a_start_that_may_have_happened_is_repeated_with_its_token() -> None:
 
 
 def test_orders_without_an_allocation_are_repeated_until_they_are_seen() -> None:
-    """What no allocation tracks is ended, and the log is told again and again."""
+    """What no allocation tracks is ended, and that is reported until it is seen."""
     order = RemoteEnding(generation=5, epoch=11, tasks={"main": HANDED})
     told = story().hear(2, remote_ends=(order,))
     (end,) = told.did(EndRemote)

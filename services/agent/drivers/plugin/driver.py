@@ -100,7 +100,36 @@ class PluginRun:
         return run_fields(self.key, self.run.remote)
 
 
-class PluginDriver:
+class RemoteRuns:
+    """What a driver does with runs that are elsewhere."""
+
+    name: str
+    _process: DriverProcess
+    _claims: RunClaims
+
+    async def detach(self, handle: PluginRun) -> None:
+        """Stop tracking what runs elsewhere; nothing of it is ended."""
+        await asyncio.to_thread(self._claims.remove, handle.key)
+        handle.detached.set()
+        with contextlib.suppress(DriverGone, DriverRefused, TimeoutError):
+            async with asyncio.timeout(RECOVER_WAIT_S):
+                await self._process.call("detach", **handle.fields())
+
+    async def end_remote(self, remote: RemoteRun) -> None:
+        """End what runs elsewhere, tracked here or not. Raises StartRefused when that is not known to be done."""
+        handle = known_handle(remote, None)
+        fields: dict[str, Any] = {} if handle is None else {"handle": handle}
+        try:
+            async with asyncio.timeout(RECOVER_WAIT_S):
+                await self._process.ready()
+                await self._process.call("abandon", **run_fields(remote.token, remote), **fields)
+        except (DriverGone, DriverRefused, TimeoutError) as err:
+            text = f"{self.name}: {str(err) or 'no answer'}"
+            raise StartRefused(text, recoverable=True) from err
+        await asyncio.to_thread(self._claims.remove, remote.token)
+
+
+class PluginDriver(RemoteRuns):
     """The driver. `known`: directories of the runs that the journal names; the driver's others are ended."""
 
     #: a program may come and go.
@@ -381,27 +410,6 @@ class PluginDriver:
     async def stop(self, handle: PluginRun) -> None:
         """Kill the run and all that it started."""
         await self._repeat("stop", **handle.fields())
-
-    async def detach(self, handle: PluginRun) -> None:
-        """Stop tracking what runs elsewhere; nothing of it is ended."""
-        await asyncio.to_thread(self._claims.remove, handle.key)
-        handle.detached.set()
-        with contextlib.suppress(DriverGone, DriverRefused, TimeoutError):
-            async with asyncio.timeout(RECOVER_WAIT_S):
-                await self._process.call("detach", **handle.fields())
-
-    async def end_remote(self, remote: RemoteRun) -> None:
-        """End what runs elsewhere, tracked here or not. Raises StartRefused when that is not known to be done."""
-        handle = known_handle(remote, None)
-        fields: dict[str, Any] = {} if handle is None else {"handle": handle}
-        try:
-            async with asyncio.timeout(RECOVER_WAIT_S):
-                await self._process.ready()
-                await self._process.call("abandon", **run_fields(remote.token, remote), **fields)
-        except (DriverGone, DriverRefused, TimeoutError) as err:
-            text = f"{self.name}: {str(err) or 'no answer'}"
-            raise StartRefused(text, recoverable=True) from err
-        await asyncio.to_thread(self._claims.remove, remote.token)
 
     async def _repeat(self, verb: str, **fields: Any) -> msgspec.Raw:
         """Ask until a driver answers. Raises DriverRefused."""

@@ -1,4 +1,4 @@
-"""What a driver plugin is told of a run that is elsewhere, beside what it is told of every run.
+"""Fields of requests to a driver plugin about a run that is elsewhere, beside those of every run.
 
 Decides which fields name it: the token is its key, wherever it is tracked; slot and epoch come with every verb, so that
 the driver can refuse a tracker that another one has replaced.
