@@ -19,6 +19,7 @@ from schemas import (
     nodes,
     plans,
     policy,
+    remotes,
     rollouts,
     variables,
     volumes,
@@ -102,6 +103,8 @@ AnyEvent = (
     | host_volumes.VolumeFailed
     | host_volumes.VolumeDeleting
     | host_volumes.VolumeDeleted
+    | remotes.RemotesReported
+    | remotes.RemoteMoved
 )
 
 AnyCommand = (
@@ -154,6 +157,7 @@ AnyCommand = (
     | volumes.ReleaseClaim
     | host_volumes.RequestVolume
     | host_volumes.RemoveVolume
+    | remotes.ReportRemoteEnded
 )
 
 

@@ -48,6 +48,7 @@ GROUPS = {
     "SIGNING_KEYS": "signing_key.created signing_key.removed",
     "CLAIMS": "claim.made claim.released",
     "VOLUMES": "volume.requested volume.ready volume.failed volume.deleting volume.deleted",
+    "REMOTES": "remotes.reported remote.moved",
     "LOCKS": "variable.locked variable.lock_released variable.lock_expired",
     "COLLECTED": (
         "submissions.collected jobs.collected nodes.collected evaluations.collected "
@@ -88,6 +89,7 @@ _LAUNCHES = "says where a child comes from, which is registered beside it"
 _VARIABLES = "is about a variable or a key"
 
 _CLAIMED = "is about a volume, or a claim on one"
+_REMOTE = "is about what runs elsewhere for a task"
 _BY_SEQ = "changed rows are found by their seq"
 _DEPLOYED = "is about a deployment or a version"
 _FOLLOW = "the evaluations that follow come as evaluations.created"
@@ -101,6 +103,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/jobs.py: table jobs
@@ -110,6 +113,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/fleet.py: table fleet
@@ -119,6 +123,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/evaluations.py: table evaluations
@@ -129,6 +134,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/allocations.py: table allocations
@@ -139,6 +145,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/reservations.py: table reservations
@@ -153,6 +160,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/launches.py: table launches
@@ -161,6 +169,7 @@ READERS = (
                 allocations.health_changed -jobs.collected
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/deployments.py: table deployments
@@ -170,6 +179,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/rollouts.py: table rollouts
@@ -180,6 +190,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/variables.py: table variables
@@ -188,6 +199,7 @@ READERS = (
                 LOCKS SIGNING_KEYS
             {_LAUNCHES}: LAUNCHES
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/variable_locks.py: table variable_locks
@@ -196,6 +208,7 @@ READERS = (
                 VARIABLES SIGNING_KEYS
             {_LAUNCHES}: LAUNCHES
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/signing_keys.py: table signing_keys
@@ -204,6 +217,7 @@ READERS = (
                 VARIABLES LOCKS
             {_LAUNCHES}: LAUNCHES
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/claims.py: table claims
@@ -219,6 +233,15 @@ READERS = (
                 ALLOCATIONS COLLECTED capacity.freed reservations.changed allocations.health_changed CLAIMS
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_REMOTE}: REMOTES
+    """),
+    _reader(f"""
+        shared/core/state/tables/remotes.py: table remotes
+            {_OTHER}: CLUSTER LOG SUBMISSIONS JOBS VERSIONS ROLLOUTS DEPLOYMENTS NODES EVALUATIONS PLANS
+                ALLOCATIONS COLLECTED capacity.freed reservations.changed allocations.health_changed
+            {_LAUNCHES}: LAUNCHES
+            {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_CLAIMED}: CLAIMS
     """),
     _reader("""
         services/keeper/: what became of requests, and which keys are to be erased
@@ -227,6 +250,8 @@ READERS = (
                 reservations.changed
                 allocations.health_changed
             is about a volume, or a claim on one: CLAIMS VOLUMES
+            is about a claim on a volume: CLAIMS
+            is about what runs elsewhere for a task: REMOTES
     """),
     _reader(f"""
         services/eval_broker/: queues and leases of evaluations
@@ -239,6 +264,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         services/scheduler/: answers to its own plans
@@ -248,6 +274,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         services/intake/: verdicts on submissions
@@ -259,6 +286,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         services/heartbeat/: nodes to watch and their deadlines
@@ -269,6 +297,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         services/timekeeper/: when what is due
@@ -279,6 +308,7 @@ READERS = (
             {_LAUNCHES}: job.payload
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         services/plan_applier/: counters of its metrics, and the size of a batch
@@ -289,6 +319,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         services/view/: projections, and answers to operators
@@ -300,6 +331,8 @@ READERS = (
             no projection shows it: VERSIONS rollout.ended variable.shredded variable.refused key.created
                 LOCKS SIGNING_KEYS
             query.claims and query.volumes read the tables: CLAIMS volume.ready volume.failed
+            query.claims reads the table: CLAIMS
+            what a node should do shows it where it moves: remotes.reported
             {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
@@ -311,12 +344,14 @@ READERS = (
             {_LAUNCHES}: job.payload
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/archive/: rows of the exported tables
             only in the exported table of events: CLUSTER LOG SUBMISSIONS job.evaluated node.refused
                 pool.declared capacity.freed reservations.changed variable.refused key.created
                 SIGNING_KEYS CLAIMS VOLUMES
+                SIGNING_KEYS CLAIMS REMOTES
             {_CLEAN}: submissions.collected evaluations.collected
             in the exported table of events alone: VERSIONS
             {_LAUNCHES}: job.payload
@@ -329,10 +364,12 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/whatif/: what came from outside, as commands; waiting times
-            decided again in the fork: COLLECTED claim.made submission.refused node.refused node.drained capacity.freed
+            decided again in the fork: REMOTES COLLECTED claim.made submission.refused node.refused node.drained
+                capacity.freed
                 reservations.changed
             a node that has a volume registers with it: volume.ready volume.failed
             is not a change of the workload or of the fleet: LOG cluster.created intake.advanced
@@ -349,6 +386,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/sim/scenario/: figures of a scenario, and its arrivals
@@ -358,6 +396,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader("""
         shared/sim/oracle/: the reference model of the state
@@ -389,6 +428,7 @@ READERS = (
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/display/time_marks.py: marks of the time bar
@@ -398,6 +438,7 @@ READERS = (
                 -deployment.ended -node.registered -nodes.status_changed -node.drain_changed
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         services/gateway/allocation_times.py: times to place and to start allocations
@@ -406,5 +447,6 @@ READERS = (
                 allocations.displaced allocations.health_changed
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
             {_CLAIMED}: CLAIMS VOLUMES
+            {_REMOTE}: REMOTES
     """),
 )

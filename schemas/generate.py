@@ -126,6 +126,8 @@ CAUSES = {
     "volume.failed": "an agent, `report_node`",
     "volume.deleting": "an operator, `remove_volume`",
     "volume.deleted": "an agent, `report_node`; an operator, `remove_volume` with `force`",
+    "remotes.reported": "an agent, `report_node`: what runs elsewhere for a task; a start, before it is made",
+    "remote.moved": "beside the end of a tracker of a remote task, or its replacement; an agent, `report_remote_ended`",
     "allocations.collected": "plan_applier, by policy in log time; an operator, `collect_garbage`",
 }
 
@@ -180,6 +182,7 @@ SENDERS = {
     "release_claim": "an operator, on `cmd.operator`",
     "request_volume": "an operator, on `cmd.operator`",
     "remove_volume": "an operator, on `cmd.operator`",
+    "report_remote_ended": "an agent, on `cmd.report.<node>`",
 }
 
 

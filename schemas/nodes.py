@@ -2,6 +2,7 @@
 
 from schemas.base import SECOND_NS, Command, Event, NodeId, Wire
 from schemas.host_volumes import VolumeStatus
+from schemas.remotes import RemoteTask
 
 #: Order of `status` codes in the fleet's columns.
 NODE_STATUSES = ("initializing", "ready", "down", "disconnected")
@@ -217,6 +218,8 @@ class AllocReport(Wire, frozen=True, kw_only=True):
     health_reason: str = ""
     #: version of the job that the health is about: of another one it does not count. -1: not said.
     health_version: int = -1
+    #: what runs elsewhere for its tasks; of a task that is not started yet the start that follows.
+    remotes: dict[str, RemoteTask] = {}
 
 
 class BriefStates(Wire, frozen=True, kw_only=True):

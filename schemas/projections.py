@@ -8,6 +8,7 @@ import msgspec
 
 from schemas.base import ExactWire, Wire
 from schemas.host_volumes import VolumeOrder
+from schemas.remotes import RemoteEnding, RemoteWanted
 
 
 class GroupRef(Wire, frozen=True, array_like=True):
@@ -31,6 +32,8 @@ class DesiredExtra(Wire, frozen=True, kw_only=True):
     variant: int = 0
     #: key of the allocation that it replaces; 0: none.
     previous: int = 0
+    #: of its remote tasks; null: it has none, or begins their slot.
+    remote: RemoteWanted | None = None
 
 
 class NodeProjection(Wire, frozen=True, kw_only=True):
@@ -78,6 +81,8 @@ class NodeProjection(Wire, frozen=True, kw_only=True):
     epoch: int = 0
     #: host volumes that it is to have, or to delete; by id.
     volumes: tuple[VolumeOrder, ...] = ()
+    #: what runs elsewhere, is tracked by no allocation, and is to be ended by this node.
+    remote_ends: tuple[RemoteEnding, ...] = ()
 
 
 class JobProjection(Wire, frozen=True, kw_only=True):

@@ -19,9 +19,10 @@ def projected(allocs: Sequence[DesiredAlloc], **fields: Any) -> NodeProjection:
             instances=one.instances,
             variant=one.variant,
             previous=key_of.get(one.previous, 0),
+            remote=one.remote,
         )
         for at, one in enumerate(allocs)
-        if one.ports or one.instances or one.variant or one.previous
+        if one.ports or one.instances or one.variant or one.previous or one.remote
     )
     return NodeProjection(
         groups=tuple(GroupRef(one.job_id, one.version, one.group) for one in allocs),

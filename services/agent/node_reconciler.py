@@ -21,6 +21,8 @@ from services.agent.tasks.health_monitor import HealthMonitor
 from services.agent.tasks.input_monitor import InputMonitor
 from services.agent.tasks.job_spec_cache import JobSpecCache
 from services.agent.tasks.network_monitor import NetworkMonitor
+from services.agent.tasks.remote_ends import RemoteEnds
+from services.agent.tasks.remote_tasks import reported_remotes
 from services.agent.tasks.resolved_group import RESOLVED_GROUP_DECODER, ResolvedGroup, resolve_group
 from services.agent.tasks.retired_allocs import RetiredAllocs
 from services.agent.tasks.runtime_state import AllocRuntime
@@ -123,6 +125,7 @@ class NodeReconciler:
         self.volumes = VolumeMonitor(reports.volumes, self.allocs)
         #: what the fingerprint says; the node has volumes beside it.
         self._found = supervisor.fingerprinted_node
+        self.remote_ends = RemoteEnds(node_id)
         #: allocations that wait for the allocation whose data they inherit.
         self._heirs: set[int] = set()
         #: ended and forgotten under a log that was lost: the restored one may want them.
@@ -146,7 +149,11 @@ class NodeReconciler:
 
     def report_of(self, key: int) -> AllocReport:
         """The state of one allocation."""
-        return self.allocs[key].report()
+        alloc = self.allocs[key]
+        remotes = reported_remotes(alloc)
+        return (
+            msgspec.structs.replace(alloc.report(), remotes=remotes) if remotes else alloc.report()
+        )
 
     def node_found(self, found: NodeSpec | None, turn: AgentStep) -> None:
         """Register again as what the node is now; what runs keeps what it was started with.
@@ -169,6 +176,7 @@ class NodeReconciler:
             match entry:
                 case ClusterKept():
                     self.cluster_id, self.seq = entry.cluster_id, entry.seq
+                    self._supervisor.cluster_id = self.cluster_id
                     self.incarnation = entry.incarnation
                     self.silence.restore(entry.heard_ns)
                 case AllocKept():
@@ -314,6 +322,7 @@ class NodeReconciler:
             changed = True
             self._enter_incarnation(wanted)
         self.cluster_id, self.seq = wanted.cluster_id, wanted.seq
+        self._supervisor.cluster_id = self.cluster_id
         if wanted.boot_id == self._boot_id:
             self._reports.see(wanted.reports_seen)
             if wanted.epoch > self._epoch >= 0:
@@ -337,6 +346,7 @@ class NodeReconciler:
             self._why_omitted = NOT_ASSIGNED
         if self.volumes.follow(wanted.volumes, turn):
             self.node_found(None, turn)
+        self.remote_ends.follow(self.cluster_id, wanted.remote_ends, turn)
         if self._is_known:
             for alloc in [one for one in self.allocs.values() if one.held]:
                 self._plan(alloc, turn)

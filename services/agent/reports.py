@@ -201,8 +201,8 @@ def _runs(codes: Iterable[int]) -> tuple[int, ...]:
 
 
 def _has_reasons(state: AllocReport) -> bool:
-    """Say whether a state needs its task events, which give the reason."""
-    return state.status == "failed" or bool(state.health_reason)
+    """Say whether a state needs more than its status: task events, which give the reason, or remote tasks."""
+    return state.status == "failed" or bool(state.health_reason or state.remotes)
 
 
 def _bounded(state: AllocReport) -> AllocReport:

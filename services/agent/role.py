@@ -18,6 +18,8 @@ from services.agent.reports import Reports
 from services.agent.tasks import operator_orders
 from services.agent.tasks.actions import ActionCommand, find_action
 from services.agent.tasks.agent_end import AgentEnd
+from services.agent.tasks.remote_ends import TIMER as REMOTE_TIMER
+from services.agent.tasks.remote_ends import start_announced
 from services.agent.tasks.runtime_state import AllocRuntime, TaskPhase
 from services.agent.tasks.supervisor import AgentStep, Supervisor, record_driver_event
 from services.agent.tasks.task_resources import task_cores
@@ -54,6 +56,7 @@ from shared.core.runtime.messages import (
     Timer,
 )
 from shared.core.runtime.network_messages import NetworkFailed, NetworkLost, NetworkReady
+from shared.core.runtime.remote_messages import RemoteEnded
 from shared.core.runtime.role import Input
 from shared.core.runtime.volume_messages import (
     VolumeCreated,
@@ -114,6 +117,7 @@ class Agent:
             settings=settings,
             kernel_boot=kernel_boot,
         )
+        self._desired.remote_ends.instance = instance
         self._desired.restore(journal)
         self._end = AgentEnd(self._supervisor, self._desired.allocs)
         #: messages that could not be read, or during which something was raised.
@@ -145,6 +149,7 @@ class Agent:
         for one in inputs:
             self._take(one, turn)
         self._desired.silence.stop_overdue(self._supervisor, turn)
+        start_announced(self._supervisor, self._reports, self._desired.allocs, turn)
         self._desired.update_health(turn)
         self._plan_look(turn)
         self._desired.make_room(turn)
@@ -263,6 +268,8 @@ class Agent:
             self._desired.fetch_again(turn)
         elif kind == VOLUME_TIMER:
             self._desired.volumes.retry()
+        elif kind == REMOTE_TIMER:
+            self._desired.remote_ends.again(self._desired.cluster_id, turn)
         elif kind == "report":
             self._report_timer_ns = 0
         elif kind == "task":
@@ -276,10 +283,12 @@ class Agent:
                 self._supervisor.alloc_timer(alloc, turn)
 
     def _take_change(self, event: Input | AgentInput, turn: AgentStep) -> None:
-        """Take what the node says of checks, networks and volumes."""
+        """Take what the node says of checks, networks and volumes, and of what runs elsewhere."""
         match event:
             case CheckChanged():
                 self._desired.checks.changed(event, turn)
+            case RemoteEnded():
+                self._desired.remote_ends.ended(self._desired.cluster_id, event, turn)
             case NetworkReady() | NetworkFailed() | NetworkLost():
                 self._desired.networks.take(event, turn)
             case VolumeCreated() | VolumeNotMade() | VolumeRemoved() | VolumeNotRemoved():

@@ -21,6 +21,7 @@ from schemas.launches import LaunchDue
 from schemas.nodes import ChangeLiveness, ReportNode
 from schemas.plans import SubmitPlan
 from schemas.policy import BeginIncarnation, RollLog
+from schemas.remotes import ReportRemoteEnded
 from schemas.variables import (
     CreateKey,
     DeleteVariable,
@@ -49,9 +50,10 @@ ALLOWED: dict[str, tuple[type, ...]] = {
         *(CreateSigningKey, RemoveSigningKey),
     ),
     "liveness": (ChangeLiveness, BeginIncarnation),
-    "report": (ReportNode,),
+    "report": (ReportNode, ReportRemoteEnded),
     "timer": (DeploymentDue, LaunchDue, GateDue),
 }
+_OF_NODES = frozenset({ReportNode, ReportRemoteEnded})
 #: Commands of a kind that one round takes before it looks at the next kind, so that no kind starves another.
 QUOTA = {
     "plan": 128,
@@ -103,7 +105,7 @@ class CommandQueue:
         if not commands:
             raise CommandInvalid("invalid", "a batch without commands")
         kinds = set(map(type, commands))
-        if ReportNode in kinds or not kinds.issubset(ALLOWED[message.source]):
+        if kinds & _OF_NODES or not kinds.issubset(ALLOWED[message.source]):
             _check_allowed(message, commands)
         sizes = _sizes(message.data, len(commands))
         queue = self._queues[message.source]
@@ -169,11 +171,13 @@ def _check_allowed(message: Message, commands: Iterable[AnyCommand]) -> None:
         if not isinstance(command, ALLOWED[message.source]):
             kind = type(command).__name__
             raise CommandInvalid("forbidden", f"{kind} must not come on {message.subject}")
-        if isinstance(command, ReportNode) and not _is_own(command, message.subject):
+        if isinstance(command, (ReportNode, ReportRemoteEnded)) and not _is_own(
+            command, message.subject
+        ):
             raise CommandInvalid("forbidden", f"{command.node_id!r} on {message.subject}")
 
 
-def _is_own(command: ReportNode, subject: str) -> bool:
+def _is_own(command: ReportNode | ReportRemoteEnded, subject: str) -> bool:
     try:
         return id_token(command.node_id) == last_token(subject)
     except ValueError:

@@ -44,6 +44,7 @@ from schemas.nodes import (
 from schemas.plans import Evictions, InPlace, PlanCommitted, Stops
 from schemas.policy import IncarnationBegan
 from schemas.projections import JobProjection, NodeProjection, NodeSummary, Rollout
+from schemas.remotes import RemoteMoved
 from schemas.rollouts import RolloutStarted
 from schemas.variables import VariableDeleted, VariablePut
 from shared.core.columns import grown
@@ -167,6 +168,7 @@ class DirtyTracker:
             AllocationsReported: self._reported,
             NodeRegistered: self._moved,
             VolumeDeleted: self._volume_leaves,
+            RemoteMoved: self._slot_leaves,
         }
         self._after: dict[type[Event], _MarkFunction] = {
             PlanCommitted: self._planned,
@@ -203,6 +205,7 @@ class DirtyTracker:
             VariableDeleted: self._variable_changed,
             VolumeRequested: self._volume_requested,
             VolumeDeleting: self._volume_changed,
+            RemoteMoved: self._slot_moved,
         }
 
     def follow(self) -> None:
@@ -276,7 +279,20 @@ class DirtyTracker:
             for ref in np.unique(table.group[rows]).tolist():
                 self._marks.jobs[table.groups.job_ids[ref]] = None
 
+    def _slot_leaves(self, event: RemoteMoved, _seq: int) -> None:
+        slot = self._state.remotes.by_key.get(event.generation)
+        if slot is not None:
+            self._node_named(slot.node_id)
+
+    def _node_named(self, node_id: str) -> None:
+        row = self._state.fleet.row_of.get(NodeId(node_id))
+        if row is not None:
+            self._marks.desired.add((row,))
+
     # ---- after ----
+
+    def _slot_moved(self, event: RemoteMoved, _seq: int) -> None:
+        self._node_named(event.node_id)
 
     def _planned(self, event: PlanCommitted, _seq: int) -> None:
         marks = self._marks

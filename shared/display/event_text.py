@@ -65,6 +65,7 @@ from schemas.nodes import (
 )
 from schemas.plans import GroupPlacement, PlanCommitted, PlanRefused
 from schemas.policy import ClusterCreated
+from schemas.remotes import RemoteMoved, RemotesReported
 from schemas.rollouts import RolloutEnded, RolloutStarted
 from schemas.variables import (
     KeyCreated,
@@ -79,7 +80,7 @@ from schemas.variables import (
 from schemas.volumes import ClaimMade, ClaimReleased
 from shared.core.runtime.messages import Record
 from shared.core.state.gates import thousandths_text, utc_text
-from shared.core.state.ids import deployment_id, eval_id, rollout_id
+from shared.core.state.ids import alloc_id, deployment_id, eval_id, rollout_id
 from shared.core.state.state import State
 from shared.display.formats import count_noun, first_of, format_clock, format_mib, format_size
 from shared.durations import write_in_one_unit
@@ -335,6 +336,18 @@ def _of_volumes(event: Event, _state: State | None) -> str:
             return ""
 
 
+def _of_remotes(event: Event, _state: State | None) -> str:
+    match event:
+        case RemotesReported():
+            named = [f"{one.job_id}.{one.group}[{one.index}]" for one in event.slots]
+            return first_of(named, _NAMED_MAX)
+        case RemoteMoved():
+            where = event.node_id or (alloc_id(event.tracker)[:8] if event.tracker else "")
+            return f"{alloc_id(event.generation)[:8]}: {event.status} {where}".rstrip()
+        case _:
+            return ""
+
+
 def _of_rollouts(event: Event, _state: State | None) -> str:
     match event:
         case RolloutStarted():
@@ -451,5 +464,5 @@ def _node(state: State | None, row: int) -> str:
 
 _WORDS_OF = (
     *(_of_jobs, _of_nodes, _of_evaluations),
-    *(_of_plans, _of_deployments, _of_rollouts, _of_variables, _of_volumes),
+    *(_of_plans, _of_deployments, _of_rollouts, _of_variables, _of_volumes, _of_remotes),
 )

@@ -20,6 +20,7 @@ from shared.jobspec.drivers.config_schema import (
 from shared.jobspec.drivers.options import OptionDiagnostic, suggest
 from shared.jobspec.drivers.registry import DRIVERS
 from shared.jobspec.nomad.job import JobSpec, TaskGroup, TaskSpec
+from shared.jobspec.remote_jobs import remote_faults
 from shared.jobspec.submission import JobInvalid, ParsedSubmission
 
 _NAMES_MAX = 20
@@ -51,6 +52,11 @@ def _errors(job: JobSpec, nodes: AttributeColumns) -> Iterator[ErrorDetail]:
             for where, text in _option_faults(task, nodes):
                 here = f"{path}.Config.{where}" if where else f"{path}.Config"
                 yield ErrorDetail(code="invalid", message=text, path=here)
+            if "remote" in _capabilities(task, nodes):
+                faults = remote_faults(group, task, f"Job.TaskGroups[{at}]", number)
+                for here, text in faults:
+                    yield ErrorDetail(code="invalid", message=text, path=here)
+                continue
             for field, text in _lacks(group, task, nodes):
                 here = (
                     f"{path}.{field}"
@@ -87,9 +93,14 @@ def _option_faults(task: TaskSpec, nodes: AttributeColumns) -> tuple[OptionDiagn
     return least or ()
 
 
+def _capabilities(task: TaskSpec, nodes: AttributeColumns) -> set[str]:
+    found = _values(task.driver, "capabilities", nodes)
+    return {word for text in found for word in text.split(",")}
+
+
 def _lacks(group: TaskGroup, task: TaskSpec, nodes: AttributeColumns) -> Iterator[tuple[str, str]]:
     """Say what a task asks for that its driver can do on no node: the field, and why."""
-    can = {word for text in _values(task.driver, "capabilities", nodes) for word in text.split(",")}
+    can = _capabilities(task, nodes)
     if task.volume_mounts and "mounts" not in can:
         yield "VolumeMounts", f"driver {task.driver} cannot mount volumes"
     if group.networks and group.networks[0].mode == "none" and "no_network" not in can:

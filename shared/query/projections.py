@@ -57,6 +57,7 @@ from shared.query.evaluation_index import EvaluationIndex
 from shared.query.host_volumes import volume_orders
 from shared.query.job_progress import SettlingClock, current_rows, job_progress, newest_event_ns
 from shared.query.job_wait import job_wait
+from shared.query.remotes import remote_endings, remotes_wanted
 
 #: Below this number a loop is faster than vector operations.
 _SCALAR_MAX = 16
@@ -93,6 +94,7 @@ def node_projections(state: State, nodes: Rows, rows: Rows, epoch: int = 0) -> l
     """Desired sets of nodes. `rows`: the result of `desired_rows` for these nodes, or for more."""
     fleet = state.fleet
     columns = _NodeRuns(state, rows)
+    endings = remote_endings(state)
     owner = state.allocations.node[rows]
     begins = np.searchsorted(owner, nodes, "left").tolist()
     ends = np.searchsorted(owner, nodes, "right").tolist()
@@ -111,6 +113,7 @@ def node_projections(state: State, nodes: Rows, rows: Rows, epoch: int = 0) -> l
             operator_meta=fleet.operator_meta.get(fleet.ids[node], {}),
             epoch=epoch,
             volumes=volume_orders(state, fleet.ids[node]),
+            remote_ends=endings.get(fleet.ids[node], ()),
             **columns.between(begin, end),
         )
         for node, begin, end in zip(nodes.tolist(), begins, ends, strict=True)
@@ -214,12 +217,15 @@ def _group_refs(state: State, refs: NDArray[np.int32]) -> list[GroupRef]:
 def _extras(state: State, rows: Rows) -> list[DesiredExtra]:
     """Ports, instances and predecessors of the allocations that have any; `at`: position in `rows`."""
     table = state.allocations
-    if not table.holdings and not table.previous:
+    if not table.holdings and not table.previous and not state.remotes.tracked:
         return []
+    keys = table.key[rows].tolist()
+    remotes = remotes_wanted(state, keys)
     return [
         DesiredExtra(
             at=at,
             previous=table.previous.get(row, 0),
+            remote=remotes.get(keys[at]),
             **(
                 resource_usage.held_resources(state, row)
                 if row in table.holdings
@@ -227,7 +233,7 @@ def _extras(state: State, rows: Rows) -> list[DesiredExtra]:
             ),
         )
         for at, row in enumerate(rows.tolist())
-        if row in table.holdings or row in table.previous
+        if row in table.holdings or row in table.previous or keys[at] in remotes
     ]
 
 

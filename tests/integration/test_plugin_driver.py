@@ -355,7 +355,6 @@ async def test_a_lost_driver_claims_nothing(top: Path, monkeypatch: pytest.Monke
     ("habit", "reason"),
     [
         ("new_api", "it speaks api 7, this agent speaks 1"),
-        ("remote", "it declares the capability remote, which is not built"),
         ("bad_schema", "config_schema: oneOf: this keyword is not understood"),
     ],
 )

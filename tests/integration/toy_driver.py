@@ -94,7 +94,7 @@ class Driver:
             "apis": [7] if HABIT == "new_api" else [1, 7],
             "name": NAME,
             "version": "1.2",
-            "capabilities": {"exec": True, "remote": HABIT == "remote", "later": True},
+            "capabilities": {"exec": True, "later": True},
             "config_schema": schema,
             "max_in_flight": 8,
             "word_of_a_later_api": 1,

@@ -15,16 +15,21 @@ from services.agent.drivers.isolation.ending import SENT_SIGNALS
 from services.agent.executor.data_dir import TaskDirs
 from services.agent.safe_open import is_swapped, make_below
 from shared.core.runtime.agent_messages import TaskLaunch
+from shared.core.runtime.remote_messages import RemoteRun
 from shared.errors import CaravanError
 from shared.jobspec.drivers.options import OptionDiagnostic
 
 
 class StartRefused(CaravanError):
-    """A task could not be started. Not `recoverable`: trying again would fail the same way."""
+    """A task could not be started. Not `recoverable`: trying again would fail the same way.
 
-    def __init__(self, reason: str, *, recoverable: bool) -> None:
+    `is_closed`: of what runs elsewhere, that nothing of it is there, and nothing will be.
+    """
+
+    def __init__(self, reason: str, *, recoverable: bool, is_closed: bool = False) -> None:
         super().__init__(reason)
         self.recoverable = recoverable
+        self.is_closed = is_closed
 
 
 def raise_option_faults(driver: str, faults: Sequence[OptionDiagnostic]) -> None:
@@ -60,6 +65,8 @@ class DriverRun(msgspec.Struct, frozen=True, kw_only=True):
     places: TaskDirs
     #: id of the allocation.
     key: int = 0
+    #: what runs elsewhere; None: it runs here.
+    remote: RemoteRun | None = None
 
     @property
     def directory(self) -> Path:
@@ -84,6 +91,8 @@ class TaskExit(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     #: how many processes of it could not be ended.
     left: int = 0
+    #: it runs on elsewhere, and is not tracked any more.
+    is_detached: bool = False
 
 
 def exit_from_code(code: int, reason: str = "", *, signals: Container[int] = _ALL) -> TaskExit:
@@ -115,6 +124,8 @@ class TaskMissing(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     #: its end is the task's own; False: the machine went down, and the next start is not counted.
     charged: bool = True
+    #: whether it runs elsewhere is not known.
+    is_open: bool = False
 
 
 class TaskUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +180,19 @@ class EventingDriver(Protocol):
     """A driver that reports events of a run beside its start and end: (run, kind, message)."""
 
     tell: Callable[[DriverRun, str, str], None]
+
+
+@runtime_checkable
+class RemoteDriverProtocol(Protocol):
+    """A driver whose tasks run elsewhere."""
+
+    async def detach(self, handle: Any) -> None:
+        """Stop tracking a run; `wait` then returns an end that is detached."""
+        ...
+
+    async def end_remote(self, remote: RemoteRun) -> None:
+        """End what runs elsewhere, tracked here or not. Raises StartRefused when that is not known to be done."""
+        ...
 
 
 @runtime_checkable

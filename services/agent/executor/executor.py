@@ -22,6 +22,7 @@ from services.agent.drivers.driver import (
     Driver,
     DriverRun,
     EventingDriver,
+    RemoteDriverProtocol,
     StartRefused,
     TaskExit,
     TaskMissing,
@@ -75,6 +76,7 @@ from shared.core.runtime.agent_messages import (
     WriteJournal,
 )
 from shared.core.runtime.network_messages import PrepareNetwork
+from shared.core.runtime.remote_messages import NO_HANDLE, DetachTask, EndRemote, RemoteEnded
 from shared.core.runtime.volume_messages import (
     CreateVolume,
     DeleteVolume,
@@ -165,6 +167,8 @@ class TaskExecutor:
             RecoverTask: self._recover,
             SignalTask: self._signal,
             KillTask: self._kill,
+            DetachTask: self._detach,
+            EndRemote: self._end_remote,
             LimitLogs: self._limit_logs,
             CloseAlloc: self._close,
             RemoveAlloc: self._remove,
@@ -256,7 +260,9 @@ class TaskExecutor:
         if driver is None:
             # The task may still run; without its driver its state is unknown.
             reason = f"driver {effect.driver!r} is no longer available on this node"
-            self._inject(_gone(effect, TaskMissing(started=True, reason=reason)))
+            is_open = effect.remote is not None
+            missing = TaskMissing(started=True, reason=reason, is_open=is_open)
+            self._inject(_gone(effect, missing))
         else:
             self._spawn_run(effect.key, self._find(driver, effect))
 
@@ -272,6 +278,25 @@ class TaskExecutor:
             driver, handle, _ = live
             self._signaled.add((effect.key, effect.task, effect.run))
             self._spawn("call", self._bounded(driver.stop(handle), effect.task))
+
+    def _detach(self, effect: DetachTask) -> None:
+        live = self._live.get((effect.key, effect.task, effect.run))
+        if live is not None and isinstance(live[0], RemoteDriverProtocol):
+            self._spawn("call", self._bounded(live[0].detach(live[1]), effect.task))
+
+    def _end_remote(self, effect: EndRemote) -> None:
+        driver: object = self._drivers.get(effect.driver)
+        if isinstance(driver, RemoteDriverProtocol):
+            self._spawn("call", self._ended_remotely(driver, effect))
+
+    async def _ended_remotely(self, driver: RemoteDriverProtocol, effect: EndRemote) -> None:
+        """Have a driver end what no allocation tracks; without an answer the role asks again."""
+
+        async def work() -> None:
+            await driver.end_remote(effect.remote)
+            self._inject(RemoteEnded(remote=effect.remote, task=effect.task))
+
+        await self._bounded(work(), effect.task)
 
     def _limit_logs(self, effect: LimitLogs) -> None:
         name = (effect.key, effect.task, effect.run)
@@ -358,7 +383,9 @@ class TaskExecutor:
         except StartRefused as err:
             reason = self._inputs.mask(effect.alloc_id, effect.task, str(err))
             await self._end_api(run)
-            self._inject(_failed(effect, reason, recoverable=err.recoverable))
+            self._inject(
+                _failed(effect, reason, recoverable=err.recoverable, is_closed=err.is_closed)
+            )
             return
         except Exception as err:  # noqa: BLE001 - a driver may fail in any way; its task alone pays.
             reason = str(err) if isinstance(err, ValueError) else repr(err)
@@ -367,7 +394,7 @@ class TaskExecutor:
                 reason = f"driver did not answer within {DRIVER_TIMEOUT_S:.0f} s"
             elif not isinstance(err, ValueError):
                 _log.warning("driver.failed", driver=driver.name, task=effect.task, error=reason)
-            if run is not None:
+            if run is not None and effect.remote is None:
                 await self._bounded(driver.abandon(run), effect.task)
             await self._end_api(run)
             recoverable = not isinstance(err, ValueError)
@@ -408,7 +435,9 @@ class TaskExecutor:
                 _checked(found)
         except Exception as err:  # noqa: BLE001 - as above.
             _log.warning("driver.failed", driver=driver.name, task=effect.task, error=repr(err))
-            found = TaskMissing(started=True, reason=f"recovery failed: {err!r}")
+            is_open = effect.remote is not None
+            text = f"recovery failed: {err!r}"
+            found = TaskMissing(started=True, reason=text, is_open=is_open)
             self._inject(_gone(effect, found))
             return
         if isinstance(found, TaskMissing):
@@ -458,7 +487,14 @@ class TaskExecutor:
         names = {**self._story.names(effect.key), "task": effect.task, "run": effect.run}
         word = "task.adopted" if adopted else "task.started"
         _log.info(word, **names, driver=driver.name, pid=handle.pid)
-        self._inject(TaskStarted(**_names(effect), pid=handle.pid, adopted=adopted))
+        self._inject(
+            TaskStarted(
+                **_names(effect),
+                pid=handle.pid,
+                adopted=adopted,
+                handle=getattr(handle, "remote_handle", NO_HANDLE),
+            )
+        )
         try:
             end = await driver.wait(handle)
             if not isinstance(end, TaskExit):
@@ -536,6 +572,7 @@ class TaskExecutor:
             number=effect.run,
             key=effect.key,
             places=self._home.places(effect.alloc_id, effect.task),
+            remote=effect.remote,
         )
 
 
@@ -565,8 +602,13 @@ def _names(effect: StartTask | RecoverTask) -> dict[str, Any]:
     return {"key": effect.key, "task": effect.task, "run": effect.run}
 
 
-def _failed(effect: StartTask, reason: str, *, recoverable: bool) -> TaskStartFailed:
-    return TaskStartFailed(**_names(effect), reason=reason, recoverable=recoverable)
+def _failed(
+    effect: StartTask, reason: str, *, recoverable: bool, is_closed: bool = False
+) -> TaskStartFailed:
+    is_open = effect.remote is not None and not is_closed
+    return TaskStartFailed(
+        **_names(effect), reason=reason, recoverable=recoverable, is_open=is_open
+    )
 
 
 def _gone(effect: RecoverTask, found: TaskMissing) -> TaskGone:
@@ -575,6 +617,7 @@ def _gone(effect: RecoverTask, found: TaskMissing) -> TaskGone:
         started=found.started,
         reason=found.reason,
         charged=found.charged,
+        is_open=found.is_open,
     )
 
 
@@ -588,4 +631,5 @@ def _exited(
         reason=end.reason,
         left=end.left,
         by_itself=by_itself,
+        is_detached=end.is_detached,
     )

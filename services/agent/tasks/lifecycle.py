@@ -25,7 +25,18 @@ ORDERED = "order"
 #: with this life of the agent: the next one takes the end back and continues (`agent_end.py`).
 AGENT = AGENT_END_CAUSE
 
+#: ends that say nothing of what runs elsewhere: the job may want it all the same.
+_LEAVES = (SILENCE, AGENT)
 _ALIVE = (TaskPhase.PREPARING, TaskPhase.STARTING, TaskPhase.RECOVERING, TaskPhase.RUNNING)
+
+
+def is_left(alloc: AllocRuntime, task: TaskRuntime) -> bool:
+    """Say whether the end of a task leaves what runs elsewhere alone: only the log can order to end that."""
+    if task.remote is None or alloc.end is None:
+        return False
+    if alloc.stopping or alloc.end.cause == ORDERED:
+        return alloc.desired.remote is None or not alloc.desired.remote.ends
+    return alloc.end.cause in _LEAVES
 
 
 def end_cause(alloc: AllocRuntime) -> tuple[str, str] | None:
@@ -47,6 +58,8 @@ def tasks_to_start(alloc: AllocRuntime) -> list[TaskRuntime]:
         return _tasks_after_body(alloc)
     if alloc.end is not None:
         mains = alloc.tasks_with_hook("")
+        if any(is_left(alloc, task) for task in mains):
+            return []
         is_first = not any(task.stopping for task in mains) and not _is_any_unknown(mains)
         is_up = any(task.phase is TaskPhase.RUNNING for task in mains)
         return _idle(alloc.tasks_with_hook("prestop")) if is_first and is_up else []
@@ -192,6 +205,8 @@ def _tasks_after_body(alloc: AllocRuntime) -> list[TaskRuntime]:
 def _runs_after_body(alloc: AllocRuntime) -> bool:
     """Say whether there is anything to look after: a task ran, its time was not simply up, and it has its network."""
     is_cut = alloc.end is not None and alloc.end.cause in (EXPIRED, NETWORK)
+    # What runs on elsewhere has not ended.
+    is_cut = is_cut or any(is_left(alloc, task) for task in alloc.body())
     return not is_cut and any(task.run for task in alloc.body())
 
 

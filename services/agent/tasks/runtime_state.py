@@ -15,6 +15,7 @@ from services.agent.tasks.resolved_group import ResolvedGroup, ResolvedTask
 from services.agent.tasks.restart_policy import RestartCount
 from shared.core.runtime.agent_messages import AllocKept, EndKept, HealthKept, TaskKept
 from shared.core.runtime.desired_allocs import DesiredAlloc
+from shared.core.runtime.remote_messages import RemoteKept
 
 EVENTS_MAX = 10
 _NO_CHECKS: Mapping[str, str] = MappingProxyType({})
@@ -104,6 +105,8 @@ class TaskRuntime:
         #: inputs of which the change_mode is due, in order; and those of them whose script waits for the first run.
         self.changed: dict[str, None] = {}
         self.first_rendered: set[str] = set()
+        #: where what runs elsewhere for it stands; None: it runs here, or never started.
+        self.remote: RemoteKept | None = None
 
     def enter(self, phase: TaskPhase) -> None:
         """Change the phase. Raises AssertionError for a transition that NEXT_PHASES does not list."""
@@ -176,6 +179,7 @@ class TaskRuntime:
             events=tuple(self.events),
             prepared=dict(self.prepared),
             changed=tuple(self.changed),
+            remote=self.remote,
         )
 
     def restore(self, kept: TaskKept) -> None:
@@ -194,6 +198,7 @@ class TaskRuntime:
         self.signal = kept.signal
         self.events = list(kept.events)
         self.prepared = dict(kept.prepared)
+        self.remote = kept.remote
         self.changed = dict.fromkeys(kept.changed)
         actions = {one.name: one.on_change for one in self.plan.inputs if one.on_change}
         due = [(one, actions[one]) for one in self.changed if one in actions]

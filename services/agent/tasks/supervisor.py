@@ -11,6 +11,7 @@ from services.agent.reports import Reports
 from services.agent.tasks import lifecycle
 from services.agent.tasks.environment import log_limits, task_launch
 from services.agent.tasks.group_network import must_wait
+from services.agent.tasks.remote_tasks import kill_of, may_start, remote_run, take_end, take_start
 from services.agent.tasks.restart_policy import decide_restart
 from services.agent.tasks.runtime_state import AllocRuntime, TaskPhase, TaskRuntime
 from services.agent.tasks.task_inputs import disk_input, missing_inputs, task_inputs
@@ -134,6 +135,9 @@ class Supervisor:
         self.is_ending = self.is_killing = False
         #: keys of allocations that may have changed, in order; `HealthMonitor.update` takes them out.
         self.changed: dict[int, None] = {}
+        self.cluster_id = ""
+        #: keys of allocations with a start that the log has to know of first.
+        self.announced: dict[int, None] = {}
 
     # ---- orders ----
 
@@ -164,6 +168,7 @@ class Supervisor:
                         run=task.run,
                         driver=task.plan.driver,
                         logs=log_limits(task.plan),
+                        remote=remote_run(self.cluster_id, alloc, task),
                     )
                 )
                 self._limit(alloc, task, turn)
@@ -223,6 +228,7 @@ class Supervisor:
         if task.phase not in (TaskPhase.STARTING, TaskPhase.RECOVERING):
             return
         task.enter(TaskPhase.RUNNING)
+        take_start(task, event)
         task.pid = event.pid
         if event.adopted:
             task.note("Recovered", f"adopted after agent restart, pid {event.pid}", turn.now_ns)
@@ -255,6 +261,7 @@ class Supervisor:
     ) -> None:
         """A run failed to start, or one of its inputs cannot be prepared."""
         if isinstance(event, TaskStartFailed):
+            take_end(task, event)
             task.note("Driver Failure", event.reason, turn.now_ns)
         else:
             task.take_first_renderings(event.digests)
@@ -274,8 +281,14 @@ class Supervisor:
         self, alloc: AllocRuntime, task: TaskRuntime, event: TaskExited, turn: AgentStep
     ) -> None:
         """A run ended."""
+        take_end(task, event)
         task.exit_code = event.exit_code
         task.signal = event.signal
+        if event.is_detached:
+            task.note("Detached", event.reason or "it runs on elsewhere", turn.now_ns)
+            self._bury(alloc, task, failed=False, turn=turn)
+            self.advance(alloc, turn)
+            return
         code = "unknown" if event.exit_code is None else event.exit_code
         text = f"Exit Code: {code}" + (f", Signal: {event.signal}" if event.signal else "")
         task.note("Terminated", f"{text}, {event.reason}".rstrip(", "), turn.now_ns)
@@ -290,6 +303,7 @@ class Supervisor:
         self, alloc: AllocRuntime, task: TaskRuntime, event: TaskGone, turn: AgentStep
     ) -> None:
         """A run of the journal does not exist: it never began, or ended while the agent was down."""
+        take_end(task, event)
         if event.started:
             task.exit_code, task.signal = None, 0
             task.note("Terminated", event.reason or "lost while the agent was down", turn.now_ns)
@@ -325,7 +339,7 @@ class Supervisor:
                 task.note("Killing", "prestop task exceeded its kill timeout", turn.now_ns)
                 task.stopping = task.signaled = True
                 turn.keep(task.kept(alloc.key))
-            kill = CancelPrepare if task.phase is TaskPhase.PREPARING else KillTask
+            kill = CancelPrepare if task.phase is TaskPhase.PREPARING else kill_of(alloc, task)
             turn.act(kill(key=alloc.key, task=task.plan.name, run=task.run))
             self._set_timer(alloc, task, turn.now_ns + KILL_RETRY_NS, turn)
         self.advance(alloc, turn)
@@ -406,6 +420,12 @@ class Supervisor:
 
     def _start(self, alloc: AllocRuntime, task: TaskRuntime, turn: AgentStep) -> None:
         assert alloc.plan is not None
+        may, is_new = may_start(alloc, task, self.node, self._reports)
+        if is_new:
+            turn.keep(task.kept(alloc.key))
+        if not may:
+            self.announced[alloc.key] = None
+            return
         composed = self._compose(alloc, task, turn)
         if composed is None:
             return
@@ -464,6 +484,7 @@ class Supervisor:
                 launch=launch,
                 inherit=inherit,
                 inputs=inputs,
+                remote=remote_run(self.cluster_id, alloc, task),
             )
         )
 
@@ -490,8 +511,8 @@ class Supervisor:
 
     def _signal(self, alloc: AllocRuntime, task: TaskRuntime, turn: AgentStep) -> None:
         task.signaled = True
-        if self.is_killing:
-            turn.act(KillTask(key=alloc.key, task=task.plan.name, run=task.run))
+        if self.is_killing or lifecycle.is_left(alloc, task):
+            turn.act(kill_of(alloc, task)(key=alloc.key, task=task.plan.name, run=task.run))
             self._set_timer(alloc, task, turn.now_ns + KILL_RETRY_NS, turn)
             return
         name = task.plan.kill_signal or driver_traits(task.plan.driver).kill_signal

@@ -48,6 +48,7 @@ from schemas.nodes import (
 )
 from schemas.plans import PlanCommitted, PlanRefused
 from schemas.policy import IncarnationBegan, LogRolled, LossAccepted, OperatorRefused, PolicyChanged
+from schemas.remotes import RemoteMoved, RemotesReported
 from schemas.rollouts import RolloutEnded, RolloutStarted
 from schemas.variables import (
     KeyCreated,
@@ -345,6 +346,11 @@ _LINES: dict[str, dict[type, _Line]] = {
         VolumeFailed: _Line("volume.failed", _volume),
         VolumeDeleting: _Line("volume.deleting", _volume),
         VolumeDeleted: _Line("volume.deleted", _volume),
+        RemotesReported: _Line("remotes.reported", lambda event, _: {"slots": len(event.slots)}),
+        RemoteMoved: _Line(
+            "remote.moved",
+            lambda event, _: {"slot": alloc_id(event.generation), "status": event.status},
+        ),
         PolicyChanged: _Line("operator.policy_changed", lambda _event, _state: {}),
         NodeEligibilityChanged: _Line(
             "operator.eligibility_changed",

@@ -26,6 +26,7 @@ from shared.core.runtime import agent_messages as t
 from shared.core.runtime import keeper_messages as k
 from shared.core.runtime import messages as r
 from shared.core.runtime import network_messages as n
+from shared.core.runtime import remote_messages as m
 from shared.core.runtime import volume_messages as v
 from shared.core.runtime.role import Input, Role
 from shared.errors import ConfigInvalid
@@ -73,6 +74,7 @@ INPUTS: dict[str, type[msgspec.Struct]] = {
     "VolumeNotMade": v.VolumeNotMade,
     "VolumeRemoved": v.VolumeRemoved,
     "VolumeNotRemoved": v.VolumeNotRemoved,
+    "RemoteEnded": m.RemoteEnded,
     "NodeFound": t.NodeFound,
     "EndTasks": t.EndTasks,
     # Sealed bytes and ciphertext only.
@@ -123,6 +125,8 @@ EFFECTS: dict[str, type[msgspec.Struct]] = {
     "PrepareNetwork": n.PrepareNetwork,
     "CreateVolume": v.CreateVolume,
     "DeleteVolume": v.DeleteVolume,
+    "DetachTask": m.DetachTask,
+    "EndRemote": m.EndRemote,
     "OpenKeyStore": k.OpenKeyStore,
     "SealItems": k.SealItems,
     "OpenItems": k.OpenItems,

@@ -21,6 +21,7 @@ from schemas.gates import DeploymentGated, GateChanged, WindowChanged
 from schemas.jobs import JobRegistered, JobStopped
 from schemas.nodes import NodeDrainChanged, NodeRegistered, NodesStatusChanged
 from schemas.plans import PlanCommitted
+from schemas.remotes import RemotesReported
 from schemas.rollouts import RolloutEnded
 from shared.core.decide.deployments.gates import begin_gates, follow_gates
 from shared.core.decide.deployments.progress import (
@@ -36,6 +37,12 @@ from shared.core.decide.deployments.rollouts import (
     follow_rollout_end,
 )
 from shared.core.decide.nodes.drains import finished_drains
+from shared.core.decide.remotes import (
+    settle_slots,
+    slots_of_nodes,
+    slots_of_plan,
+    slots_of_reports,
+)
 from shared.core.decide.stateful_turns import (
     turns_of_health,
     turns_of_nodes,
@@ -49,10 +56,12 @@ _FOLLOWERS: dict[type[Event], Callable[[State, Any, int], Iterable[Event]]] = {
     JobRegistered: lambda state, event, _: [
         *deploy_version(state, event),
         *cancel_rollout(state, event.job_id),
+        *settle_slots(state, (event.job_id,)),
     ],
     JobStopped: lambda state, event, _: [
         *stop_deployment(state, event),
         *cancel_rollout(state, event.job_id),
+        *settle_slots(state, (event.job_id,)),
     ],
     DeploymentStarted: begin_gates,
     DeploymentGated: lambda state, event, now_ns: follow_gates(state, event.key, now_ns),
@@ -66,6 +75,7 @@ _FOLLOWERS: dict[type[Event], Callable[[State, Any, int], Iterable[Event]]] = {
         *follow_plan(state, event),
         *finished_drains(state),
         *turns_of_plan(state, event),
+        *slots_of_plan(state, event),
     ],
     AllocationsHealthChanged: lambda state, event, now_ns: chain(
         follow_health(state, event, now_ns), turns_of_health(state, event)
@@ -74,12 +84,18 @@ _FOLLOWERS: dict[type[Event], Callable[[State, Any, int], Iterable[Event]]] = {
     AllocationsReported: lambda state, event, _: [
         *finished_drains(state),
         *turns_of_reports(state, event),
+        *slots_of_reports(state, event),
     ],
-    NodesStatusChanged: lambda state, event, _: turns_of_nodes(
-        state, event.rows if event.status == "ready" else ()
-    ),
-    NodeRegistered: lambda state, event, _: turns_of_nodes(
-        state, (state.fleet.row_of[event.spec.node_id],)
+    NodesStatusChanged: lambda state, event, _: [
+        *turns_of_nodes(state, event.rows if event.status == "ready" else ()),
+        *slots_of_nodes(state),
+    ],
+    NodeRegistered: lambda state, event, _: [
+        *turns_of_nodes(state, (state.fleet.row_of[event.spec.node_id],)),
+        *slots_of_nodes(state),
+    ],
+    RemotesReported: lambda state, event, _: settle_slots(
+        state, [one.job_id for one in event.slots]
     ),
     NodeDrainChanged: lambda state, _event, _now_ns: finished_drains(state),
 }

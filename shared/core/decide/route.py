@@ -11,6 +11,7 @@ from shared.core.decide import (
     evaluations,
     host_volumes,
     operator,
+    remotes,
     signing_keys,
     stateful_turns,
     variables,
@@ -48,6 +49,7 @@ DECIDERS: Deciders = _merge(
     signing_keys.DECIDERS,
     claims.DECIDERS,
     host_volumes.DECIDERS,
+    remotes.DECIDERS,
     # A transaction of its own: the applier puts it aside before it comes here.
     {BeginIncarnation: lambda _state, _command: []},
 )

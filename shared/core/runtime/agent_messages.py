@@ -1,8 +1,8 @@
 """What the agent's role asks of its node and what the node answers: the effects and inputs that no other role has.
 
 services/agent/executor/executor.py performs these on a real node, shared/sim performs the same in virtual time. Read
-`role.py` first; services/agent/role.py is the one user. Networks of groups: `network_messages.py`;
-volumes: `volume_messages.py`.
+`role.py` first; services/agent/role.py is the one user. Networks of groups: `network_messages.py`; tasks
+that run elsewhere: `remote_messages.py`; volumes: `volume_messages.py`.
 
 What a performer promises:
 - Effects are performed in order, and `WriteJournal` is durable (or has failed) before a later effect begins. After a
@@ -36,6 +36,28 @@ from shared.core.runtime.network_messages import (
     NetworkLost,
     NetworkReady,
     PrepareNetwork,
+)
+from shared.core.runtime.remote_messages import (
+    DetachTask,
+    EndRemote,
+    RemoteEnded,
+    RemoteKept,
+    RemoteRun,
+)
+from shared.core.runtime.task_launch import (
+    LogLimits as LogLimits,  # noqa: PLC0414
+)
+from shared.core.runtime.task_launch import (
+    TaskLaunch as TaskLaunch,  # noqa: PLC0414
+)
+from shared.core.runtime.task_launch import (
+    TaskNames as TaskNames,  # noqa: PLC0414
+)
+from shared.core.runtime.task_launch import (
+    TaskNetwork as TaskNetwork,  # noqa: PLC0414
+)
+from shared.core.runtime.task_launch import (
+    VolumeBind as VolumeBind,  # noqa: PLC0414
 )
 from shared.core.runtime.volume_messages import VolumeAnswer, VolumeEffect, VolumeEntry
 
@@ -101,6 +123,8 @@ class TaskKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="task"):
     prepared: dict[str, str] = {}
     #: inputs that changed under the run, of which its change_mode is still due.
     changed: tuple[str, ...] = ()
+    #: of what runs elsewhere; null: it is not of a remote driver, or never started.
+    remote: RemoteKept | None = None
 
 
 class HealthKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="health"):
@@ -135,87 +159,6 @@ JournalEntry = ClusterKept | AllocKept | TaskKept | HealthKept | AllocForgotten 
 
 
 # ---- effects ----
-
-
-class LogLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of each output of a task is kept: so many files of that size, the one written to among them."""
-
-    files: int = 10
-    file_bytes: int = 10 * 1024 * 1024
-    #: nothing is kept at all.
-    disabled: bool = False
-    #: each line is sent to the bus, too, where the node's operator allows it.
-    ship: bool = False
-
-
-class TaskNames(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose a task is. `alloc`: `job.group[index]`."""
-
-    job: str = ""
-    group: str = ""
-    task: str = ""
-    alloc: str = ""
-    node_id: str = ""
-    node_name: str = ""
-
-
-class TaskNetwork(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group says of its network; a task's own options win. `mode`: host, bridge or none."""
-
-    mode: str = "host"
-    hostname: str = ""
-    dns_servers: tuple[str, ...] = ()
-    dns_searches: tuple[str, ...] = ()
-    dns_options: tuple[str, ...] = ()
-    #: label -> address of the node where that port is, for ports of a network by name; else it is at all.
-    addresses: dict[str, str] = {}
-    #: of the group in its network namespace, in mode bridge; empty: there is none.
-    address: str = ""
-
-
-class VolumeBind(msgspec.Struct, frozen=True, kw_only=True):
-    """A host volume in a task. `path` on the node is filled in at the start, from the operator's settings."""
-
-    source: str
-    #: from the root of the task.
-    target: str
-    read_only: bool = False
-    path: str = ""
-    #: host-to-task or bidirectional: what is mounted in it later is seen, or made, inside too; empty: private.
-    propagation: str = ""
-    #: z or Z: SELinux label of a container's content, shared or its own.
-    label: str = ""
-
-
-class TaskLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a driver needs to start a task, already interpolated. Units: MHz and MiB reserved for it."""
-
-    #: the driver's own options, JSON (Nomad's `config` block).
-    config: msgspec.Raw = msgspec.Raw(b"{}")
-    #: complete but for directories: those the driver adds (NOMAD_ALLOC_DIR, NOMAD_TASK_DIR, NOMAD_SECRETS_DIR).
-    env: dict[str, str] = {}
-    user: str = ""
-    cpu_mhz: int = 0
-    memory_mib: int = 0
-    #: how much it may take beyond `memory_mib` while the node has room; 0: none, -1: no limit.
-    memory_max_mib: int = 0
-    #: cores that are its own, by the kernel's numbers; empty: it shares the others.
-    cores: tuple[int, ...] = ()
-    #: label -> (port of the node, port in the task's own network where it has one).
-    ports: dict[str, tuple[int, int]] = {}
-    #: labels of ports that others may hold too.
-    shared_ports: tuple[str, ...] = ()
-    #: pool (`device.<type>` or a custom name) -> ids of the instances that are its own.
-    devices: dict[str, tuple[str, ...]] = {}
-    #: device files of the node that belong to them.
-    device_paths: tuple[str, ...] = ()
-    network: TaskNetwork = TaskNetwork()
-    #: what it is called: for labels of containers and for people.
-    names: TaskNames = TaskNames()
-    #: MiB of memory that hold its `secrets/`; 0: the usual 1 MiB.
-    secrets_mib: int = 0
-    logs: LogLimits = LogLimits()
-    volumes: tuple[VolumeBind, ...] = ()
 
 
 class TaskInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -275,6 +218,8 @@ class StartTask(msgspec.Struct, frozen=True, kw_only=True):
     inherit: str = ""
     #: all of them are prepared.
     inputs: tuple[TaskInput, ...] = ()
+    #: of a task that runs elsewhere.
+    remote: RemoteRun | None = None
 
 
 class RecoverTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,6 +231,7 @@ class RecoverTask(msgspec.Struct, frozen=True, kw_only=True):
     run: int
     driver: str
     logs: LogLimits = LogLimits()
+    remote: RemoteRun | None = None
 
 
 class SignalTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -416,6 +362,8 @@ AgentEffect = (
     | RunChangeScript
     | TasksEnded
     | PrepareNetwork
+    | DetachTask
+    | EndRemote
     | VolumeEffect
     | Ask
 )
@@ -476,6 +424,8 @@ class TaskStarted(msgspec.Struct, frozen=True, kw_only=True):
     run: int
     pid: int = 0
     adopted: bool = False
+    #: of what runs elsewhere.
+    handle: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class TaskStartFailed(msgspec.Struct, frozen=True, kw_only=True):
@@ -486,6 +436,8 @@ class TaskStartFailed(msgspec.Struct, frozen=True, kw_only=True):
     run: int
     reason: str
     recoverable: bool = True
+    #: whether it came alive elsewhere is not known.
+    is_open: bool = False
 
 
 class TaskExited(msgspec.Struct, frozen=True, kw_only=True):
@@ -501,6 +453,8 @@ class TaskExited(msgspec.Struct, frozen=True, kw_only=True):
     left: int = 0
     #: no signal of the agent reached it.
     by_itself: bool = False
+    #: it runs on elsewhere, and is not tracked here any more.
+    is_detached: bool = False
 
 
 class TaskGone(msgspec.Struct, frozen=True, kw_only=True):
@@ -513,6 +467,8 @@ class TaskGone(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     #: counts against its restart policy.
     charged: bool = True
+    #: whether it runs elsewhere is not known.
+    is_open: bool = False
 
 
 class DiskUsed(msgspec.Struct, frozen=True, kw_only=True):
@@ -593,6 +549,7 @@ AgentInput = (
     | CheckChanged
     | NetworkReady
     | NetworkFailed
+    | RemoteEnded
     | NetworkLost
     | VolumeAnswer
     | Answer

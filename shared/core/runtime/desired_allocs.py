@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from schemas.allocations import DESIRED_STATUSES
 from schemas.base import Wire
 from schemas.projections import DesiredExtra, NodeProjection
+from schemas.remotes import RemoteWanted
 from shared.core.columns import Int64s, Rows
 from shared.core.state.ids import ALLOC_SALT, alloc_id, shown_ids
 
@@ -43,6 +44,8 @@ class DesiredAlloc(Wire, frozen=True, kw_only=True):
     variant: int = 0
     #: shown id of the allocation that it replaces; empty: none.
     previous: str = ""
+    #: of its remote tasks, where it took over their slot, or ends it.
+    remote: RemoteWanted | None = None
 
 
 class DesiredColumns(msgspec.Struct, frozen=True):
@@ -136,6 +139,7 @@ class _More(TypedDict, total=False):
     instances: dict[str, tuple[str, ...]]
     variant: int
     previous: str
+    remote: RemoteWanted | None
 
 
 def _more(extra: DesiredExtra | None) -> _More:
@@ -146,6 +150,7 @@ def _more(extra: DesiredExtra | None) -> _More:
         "instances": extra.instances,
         "variant": extra.variant,
         "previous": alloc_id(extra.previous) if extra.previous else "",
+        "remote": extra.remote,
     }
 
 

@@ -18,6 +18,7 @@ from shared.core.state.tables.host_volumes import VolumeTable
 from shared.core.state.tables.jobs import JobTable
 from shared.core.state.tables.launches import LaunchTable
 from shared.core.state.tables.policy import PolicyTable
+from shared.core.state.tables.remotes import RemoteTable
 from shared.core.state.tables.reservations import ReservationTable
 from shared.core.state.tables.rollouts import RolloutTable
 from shared.core.state.tables.signing_keys import SigningKeyTable
@@ -39,6 +40,7 @@ Table = (
     | SigningKeyTable
     | ClaimTable
     | VolumeTable
+    | RemoteTable
 )
 TABLES = frozenset(
     {
@@ -56,6 +58,7 @@ TABLES = frozenset(
         "signing_keys",
         "claims",
         "volumes",
+        "remotes",
     }
 )
 
@@ -79,6 +82,7 @@ class State:
         self.signing_keys = SigningKeyTable()
         self.claims = ClaimTable()
         self.volumes = VolumeTable()
+        self.remotes = RemoteTable()
         #: seq of the last transaction applied.
         self.seq = 0
         #: its log time.

@@ -38,7 +38,7 @@ _NOTES = frozenset(
 
 
 #: What a driver may declare that it can; docs/driver-plugins.md says what each means.
-CAPABILITIES = ("exec", "mounts", "no_network")
+CAPABILITIES = ("exec", "mounts", "no_network", "remote")
 
 
 class SchemaRefused(Exception):

@@ -10,8 +10,10 @@ import msgspec
 
 from shared.core.runtime import agent_messages
 from shared.core.runtime.network_messages import PrepareNetwork
+from shared.core.runtime.remote_messages import DetachTask, EndRemote
 from shared.core.runtime.volume_messages import CreateVolume, DeleteVolume
 from shared.fleet.simulated_tasks import SimulatedTasks, TaskRun, TaskRunId
+from shared.sim.environment.remote_runtime import RemoteRuntime, RemoteTracking
 from shared.sim.environment.simulated_inputs import TOLD_WITHIN_NS, SimulatedInputs
 from shared.sim.environment.simulated_networks import SimulatedNetworks
 from shared.sim.environment.simulated_process import SimulatedProcess, SimulationContext
@@ -55,6 +57,8 @@ class SimulatedNode:
         self.volumes = SimulatedVolumes(
             context.loop, draws, self._tell_agent, lambda: draws.hit(self.fail_per_mille)
         )
+        #: what runs elsewhere; None: no task does.
+        self.remotes: RemoteTracking | None = None
         self._performers: dict[type, Callable[..., None]] = {
             agent_messages.WriteJournal: self._write,
             agent_messages.PrepareTask: self._prepare,
@@ -73,6 +77,8 @@ class SimulatedNode:
             PrepareNetwork: self.networks.prepare,
             CreateVolume: self.volumes.create,
             DeleteVolume: self.volumes.delete,
+            DetachTask: self._detach,
+            EndRemote: self._end_remote,
         }
 
     def perform(self, effect: object) -> None:
@@ -103,6 +109,8 @@ class SimulatedNode:
         if power_lost:
             self.is_dead = True
             self._tasks.lose_power()
+            if self.remotes is not None:
+                self.remotes.lose_power()
             self.networks.lose_power()
 
     def start_agent(self) -> None:
@@ -185,6 +193,10 @@ class SimulatedNode:
 
     def _start(self, effect: agent_messages.StartTask) -> None:
         assert self.process is not None
+        if effect.remote is not None and self.remotes is not None:
+            self.remotes.fail_per_mille = self.fail_per_mille
+            self.remotes.start(effect, self.process.life)
+            return
         name = (effect.key, effect.task, effect.run)
         run = self._tasks.start(name, self.process.life)
         config = msgspec.json.decode(bytes(effect.launch.config), type=_Config)
@@ -221,6 +233,9 @@ class SimulatedNode:
 
     def _recover(self, effect: agent_messages.RecoverTask) -> None:
         assert self.process is not None
+        if effect.remote is not None and self.remotes is not None:
+            self.remotes.recover(effect, self.process.life)
+            return
         key, task, number = effect.key, effect.task, effect.run
         run = self.runs.get((key, task, number))
         if run is None:
@@ -242,6 +257,11 @@ class SimulatedNode:
 
     def _signal(self, effect: agent_messages.SignalTask) -> None:
         run = self.runs.get((effect.key, effect.task, effect.run))
+        if self.remotes is not None and self.remotes.tracks((effect.key, effect.task, effect.run)):
+            self.remotes.kill(
+                agent_messages.KillTask(key=effect.key, task=effect.task, run=effect.run)
+            )
+            return
         if self.followed.reloads((effect.key, effect.task, effect.run), effect.signal):
             return
         # One task in eight ignores signals and must be killed.
@@ -251,10 +271,37 @@ class SimulatedNode:
 
     def _kill(self, effect: agent_messages.KillTask) -> None:
         run = self.runs.get((effect.key, effect.task, effect.run))
-        if run is not None and run.is_alive:
+        if self.remotes is not None and self.remotes.tracks((effect.key, effect.task, effect.run)):
+            self.remotes.kill(effect)
+        elif run is not None and run.is_alive:
             self.context.loop.after(
                 self._draws.between(MS, 5 * MS), self._end, run, self._tasks.boot, None, 9
             )
+
+    def track(self, runtime: RemoteRuntime) -> None:
+        """Let tasks run elsewhere."""
+        remotes = RemoteTracking(
+            loop=self.context.loop,
+            draws=self._draws,
+            runtime=runtime,
+            tasks=self._tasks,
+            tell=self._tell,
+        )
+        remotes.on_start = self._tracked
+        self.remotes = remotes
+
+    def _tracked(self, name: TaskRunId) -> None:
+        self.followed.started(name)
+        if self.on_start is not None:
+            self.on_start(self, name)
+
+    def _detach(self, effect: DetachTask) -> None:
+        assert self.remotes is not None
+        self.remotes.detach(effect)
+
+    def _end_remote(self, effect: EndRemote) -> None:
+        assert self.remotes is not None
+        self.remotes.end(effect, self._tell_agent)
 
     def _check(self, effect: agent_messages.WatchChecks) -> None:
         assert self.process is not None

@@ -12,7 +12,7 @@ from shared.protocol import subjects
 from shared.sim.environment.gauge_publisher import BOUND, GAUGE
 from shared.sim.environment.pool_model import task_resources
 from shared.sim.environment.simulated_process import SimulationContext
-from shared.sim.oracle.lifecycle_checks import add_lifecycle_tasks
+from shared.sim.oracle.lifecycle_checks import BESIDE, add_lifecycle_tasks
 from shared.sim.virtual_time import MS, SECOND, RandomDraws
 
 _RETRY_NS = 900 * MS
@@ -29,6 +29,8 @@ _DISTINCT: tuple[list[dict[str, str]], ...] = (
 
 #: Name of the volume that each node has, in worlds with claims.
 VOLUME = "data"
+#: Name of the driver whose tasks run elsewhere, in worlds with remote tasks.
+REMOTE = "cloud"
 
 
 class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,12 +77,14 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
     is_stateful: bool = False
     #: its group has a network of its own.
     is_bridged: bool = False
+    #: its tasks run elsewhere.
+    is_remote: bool = False
 
     def body(self, submission_id: str, index: int = 0) -> bytes:
         """Encode the submission in Nomad's JSON; with `index`, it requires that modify index."""
         task = {
             "Name": "main",
-            "Driver": "raw_exec",
+            "Driver": REMOTE if self.is_remote else "raw_exec",
             "Config": {"command": "/bin/simulated", "args": [str(self.run_ms)]},
             "Env": {"EDITION": str(self.edition)},
             "Resources": self._resources(),
@@ -91,10 +95,10 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
         group = {
             "Name": "web",
             "Count": self.count,
-            "Tasks": [task],
+            "Tasks": [task, {**task, "Name": BESIDE}] if self.is_remote else [task],
             "EphemeralDisk": {"SizeMB": 10, **({"Sticky": True} if self.is_sticky else {})},
             "RestartPolicy": {
-                "Attempts": 1,
+                "Attempts": 0 if self.is_remote else 1,
                 "Interval": 10 * SECOND,
                 "Delay": SECOND // 5,
                 "Mode": "fail",

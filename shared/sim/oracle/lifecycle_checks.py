@@ -11,6 +11,8 @@ from shared.sim.oracle.invariants import InvariantChecks
 #: Tasks beside `main`, by hook; those of `CHAIN` run one after the other.
 PRESTART_TASKS = ("init-1", "init-2")
 PROXY, HELLO, DRAIN, TELL, BYE = "proxy", "hello", "drain", "tell", "bye"
+#: Second main task of a group whose tasks run elsewhere.
+BESIDE = "beside"
 #: Tasks that start once the allocation is not wanted any more.
 END_TASKS = (DRAIN, TELL, BYE)
 _HOOKS = (
@@ -62,7 +64,7 @@ class LifecycleChecks:
         """Check that all earlier steps are done when a task starts, and no later one."""
         key, task, _ = name
         runs = _runs(node, key)
-        if task == "main" and PRESTART_TASKS[0] not in runs:
+        if task in ("main", BESIDE) and PRESTART_TASKS[0] not in runs:
             return
         self._nodes[key] = node
         if task in (*PRESTART_TASKS, *END_TASKS):

@@ -13,7 +13,7 @@ from schemas.envelope import LogRecord
 from schemas.jobs import Verdict
 from schemas.projections import NodeProjection
 from shared.core.runtime import agent_messages, messages
-from shared.core.runtime.desired_allocs import read_columns
+from shared.core.runtime.desired_allocs import read_columns, read_desired_allocs
 from shared.core.runtime.replica import Replica
 from shared.core.runtime.role import Input, Role
 from shared.core.state.snapshots.table_codecs import TABLE_CODECS
@@ -34,6 +34,7 @@ from shared.sim.oracle.lifecycle_checks import LifecycleChecks, is_end_task
 from shared.sim.oracle.order_checks import OrderChecks
 from shared.sim.oracle.placement_checks import PlacementChecks
 from shared.sim.oracle.reference_model import KEY_SHIFT, TERMINAL, ReferenceAlloc, ReferenceModel
+from shared.sim.oracle.remote_checks import RemoteChecks
 from shared.sim.oracle.volume_checks import VolumeChecks
 from shared.sim.record_cache import RecordCache
 from shared.sim.virtual_time import START_NS
@@ -56,6 +57,8 @@ class _DesiredAllocs:
         self.life = life
         self.seq = -1
         self.wanted: frozenset[int] = frozenset()
+        #: what they end elsewhere.
+        self.ends: frozenset[int] = frozenset()
 
     def follow(self, data: bytes) -> bool:
         """Take a projection; ignore an older or an empty one."""
@@ -67,6 +70,11 @@ class _DesiredAllocs:
         self.seq = projection.seq
         found = read_columns(projection)
         self.wanted = frozenset(found.keys[found.runs].tolist())
+        self.ends = frozenset(
+            one.key
+            for one in (read_desired_allocs(projection) if projection.extras else ())
+            if one.remote is not None and one.remote.ends
+        )
         return True
 
 
@@ -85,6 +93,7 @@ class Oracle:
         self._order = OrderChecks(self.ledger)
         self._claims = ClaimChecks(self.ledger)
         self.volumes = VolumeChecks(self.ledger, self.model)
+        self.remotes = RemoteChecks(self.ledger, self.model)
         self.reference = Replica(decode=cache.decode)
         self.forged: set[int] = set()
         self._cache = cache
@@ -111,6 +120,7 @@ class Oracle:
                 self._placements.check(record.events, self.reference.state, seq)
                 self._order.check(record.events, self.reference.state)
                 ids = dict(enumerate(self.reference.state.fleet.ids))
+                self.remotes.apply(record)
                 self._claims.apply(record, ids)
                 self.volumes.apply(record.events, ids)
         except _IMPOSSIBLE as err:
@@ -227,6 +237,7 @@ class Oracle:
         self._inputs.told(node, self.context.loop.now_ns)
         if orders.seq < 0:
             return
+        self.remotes.stepped(node, effects, wanted=some, ends=orders.ends)
         for effect in effects:
             if isinstance(effect, agent_messages.StartTask):
                 wants = effect.key in some or is_end_task(effect)
@@ -246,6 +257,7 @@ class Oracle:
         run = (effect.key, effect.task, effect.run)
         may_end = self.lives.may_end(node_id, effect.key)
         may_end = may_end or effect.key in self._node_of[node_id].networks.broken
+        may_end = may_end or self.remotes.may_end(self._node_of[node_id], effect.key)
         return self._node_of[node_id].followed.may_signal(run, signal) or may_end
 
     # ---- tasks ----
@@ -318,6 +330,7 @@ class Oracle:
             self._evaluations(),
             self._tasks(),
             self._inputs.unsettled(self._node_of.values()),
+            self.remotes.unsettled(),
             self.lives.unsettled(),
             self._replicas(processes),
             self._projections(),

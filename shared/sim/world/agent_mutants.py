@@ -127,6 +127,52 @@ def _forget_order(patch: Patch, _context: SimulationContext) -> None:
     patch(named("services.agent.tasks.volume_monitor", "VolumeMonitor"), "wake", wake)
 
 
+def _tracker_kills_on_lost(patch: Patch, _context: SimulationContext) -> None:
+    """An agent whose allocation must stop ends what runs elsewhere, whether that is ordered or not."""
+
+    def never(*_: object) -> bool:
+        return False
+
+    patch(import_module("services.agent.tasks.lifecycle"), "is_left", never)
+    patch(import_module("services.agent.tasks.remote_tasks"), "is_left", never)
+
+
+def _start_without_token(patch: Patch, _context: SimulationContext) -> None:
+    """Every allocation starts under a token of its own."""
+    remote_tasks = import_module("services.agent.tasks.remote_tasks")
+    plain = remote_tasks.remote_run
+
+    def own(cluster_id: str, alloc: Any, task: Any) -> Any:
+        found = plain(cluster_id, alloc, task)
+        return found and replace(found, token=f"{found.token}-{alloc.key}", state="starting")
+
+    patch(import_module("services.agent.tasks.supervisor"), "remote_run", own)
+
+
+def _epoch_ignored(patch: Patch, _context: SimulationContext) -> None:
+    """What runs tasks elsewhere obeys a tracker that another one has replaced."""
+    runtime = named("shared.sim.environment.remote_runtime", "RemoteRuntime")
+
+    def enter(self: Any, remote: Any) -> bool:
+        self.epochs[remote.slot] = max(self.epochs.get(remote.slot, 0), remote.epoch)
+        return True
+
+    patch(runtime, "enter", enter)
+
+
+def _start_unannounced(patch: Patch, _context: SimulationContext) -> None:
+    """The agent starts what runs elsewhere before the log knows of it."""
+    remote_tasks = import_module("services.agent.tasks.remote_tasks")
+
+    def may(alloc: Any, task: Any, node: Any, reports: Any) -> tuple[bool, bool]:
+        is_new = remote_tasks.runs_elsewhere(task, node) and remote_tasks.announce(alloc, task)
+        if is_new:
+            reports.touch(alloc.key)
+        return True, is_new
+
+    patch(import_module("services.agent.tasks.supervisor"), "may_start", may)
+
+
 AGENT_MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "stale-projection": _stale_projection,
     "drop-report": _drop_report,
@@ -139,4 +185,8 @@ AGENT_MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "change-forgotten": _change_forgotten,
     "change-told-again": _change_told_again,
     "volume-forgotten": _forget_order,
+    "tracker-kills-on-lost": _tracker_kills_on_lost,
+    "start-without-token": _start_without_token,
+    "start-unannounced": _start_unannounced,
+    "epoch-ignored": _epoch_ignored,
 }

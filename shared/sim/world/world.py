@@ -18,10 +18,11 @@ from shared.sim.environment.gauge_publisher import GaugePublisher
 from shared.sim.environment.joint_submitter import JointSubmitter
 from shared.sim.environment.memory_bus import MemoryBus
 from shared.sim.environment.message_faults import MessageFaults
+from shared.sim.environment.remote_runtime import RemoteRuntime
 from shared.sim.environment.role_factory import NODES, ROLES, agent_builder, role_builder
 from shared.sim.environment.simulated_node import SimulatedNode
 from shared.sim.environment.simulated_process import SimulatedProcess, SimulationContext
-from shared.sim.environment.submitters import VOLUME, SubmittedJob, Submitter
+from shared.sim.environment.submitters import REMOTE, VOLUME, SubmittedJob, Submitter
 from shared.sim.environment.variable_sender import VariableSender
 from shared.sim.environment.version_submitter import VersionSubmitter
 from shared.sim.oracle.invariants import InvariantBroken
@@ -68,6 +69,10 @@ _CLAIMED_OF, _CLAIMED = 13, 4
 #: In one world of so many host volumes are created and deleted, and one service more uses one of them.
 _VOLUMES_OF, _VOLUMES = 23, 8
 _MKDIR = {"plugins.host_volume.mkdir.version": "1"}
+#: In one world of so many there is one service more, whose tasks run elsewhere. None of them is restored from a copy,
+#: which forgets what runs there.
+_REMOTE_OF, _REMOTE = 15, 7
+_REMOTE_ATTRIBUTES = {f"driver.{REMOTE}": "1", f"driver.{REMOTE}.capabilities": "remote"}
 _CHANGE_MODES = (("restart",), ("signal",), ("script", "script"), ("restart", "script"))
 #: Cron specs of the periodic jobs, and whether their children may overlap; the first field is the second.
 _PERIODIC = ((("*/2 * * * * * *", "*/3 * * * * * *"), False), (("* * * * * * *",), True))
@@ -122,10 +127,14 @@ class SimulatedWorld:
         ]
         has_claims = seed % _CLAIMED_OF == _CLAIMED
         volumes = {f"volume.{VOLUME}": "ro"} if has_claims else {}
+        self.remotes = RemoteRuntime(loop) if seed % _REMOTE_OF == _REMOTE else None
         for node in self.nodes:
             node.attributes = {**(_BRIDGE if self._is_bridged else {}), **volumes}
             if self._has_volumes:
                 node.attributes |= _MKDIR
+            if self.remotes is not None:
+                node.attributes |= _REMOTE_ATTRIBUTES
+                node.track(self.remotes)
             node.process = SimulatedProcess(
                 self.context, f"agent-{node.node_id}", agent_builder(node), node.perform
             )
@@ -148,6 +157,8 @@ class SimulatedWorld:
             self.customers.append(self._claiming())
         if self._has_volumes:
             self.customers.append(self._mounting())
+        if self.remotes is not None:
+            self.customers.append(self._remote())
         self.gauge = GaugePublisher(self.context, RandomDraws(seed, 7))
 
     def _customer(self, n: int) -> Submitter:
@@ -278,6 +289,19 @@ class SimulatedWorld:
         )
         return Submitter(self.context, RandomDraws(self.seed, 800), shape)
 
+    def _remote(self) -> Submitter:
+        """Make the submitter of a job whose tasks run elsewhere."""
+        shape = SubmittedJob(
+            job_id="remote",
+            job_type="service",
+            count=5,
+            cpu_mhz=20,
+            priority=80,
+            canaries=0,
+            is_remote=True,
+        )
+        return Submitter(self.context, RandomDraws(self.seed, 800), shape, (4, 7))
+
     def _joint(self) -> JointSubmitter:
         """Make the submitter of jobs that are changed together."""
         shapes = [
@@ -308,6 +332,8 @@ class SimulatedWorld:
         self.oracle = oracle
         context.observer = self
         context.bus.log.watch(oracle.on_log)
+        if self.remotes is not None:
+            oracle.remotes.watch(self.remotes)
         chaos = FaultInjector(
             context,
             RandomDraws(self.seed, 4),

@@ -7,6 +7,7 @@ import pytest
 
 from schemas.envelope import ENCODER, AnyCommand, CommandBatch
 from schemas.nodes import ReportNode
+from schemas.remotes import ReportRemoteEnded
 from services.plan_applier.command_queue import ALLOWED, CommandQueue
 from shared.core.runtime.messages import Message
 from shared.errors import CommandInvalid
@@ -18,7 +19,8 @@ COMMANDS = get_args(AnyCommand)
 
 def message(kind: str, command: AnyCommand) -> Message:
     """The command as its sender puts it on the subject of a kind."""
-    node = command.node_id if isinstance(command, ReportNode) else "n1"
+    is_own = isinstance(command, ReportNode | ReportRemoteEnded)
+    node = command.node_id if is_own else "n1"
     subject = subjects.report(node) if kind == "report" else subjects.command(kind)
     return Message(kind, subject, ENCODER.encode(CommandBatch(sender="s", commands=(command,))), 1)
 

@@ -45,6 +45,12 @@ from services.agent.drivers.plugin.protocol import (
     decode,
     shown,
 )
+from services.agent.drivers.plugin.remote_fields import (
+    known_handle,
+    require_remote,
+    run_fields,
+    slot_fields,
+)
 from services.agent.drivers.plugin.run_record import (
     RunClaim,
     RunClaims,
@@ -54,6 +60,7 @@ from services.agent.drivers.plugin.run_record import (
 )
 from services.agent.safe_open import open_log
 from shared.core.runtime.agent_messages import TaskLaunch
+from shared.core.runtime.remote_messages import NO_HANDLE, RemoteRun
 from shared.jobspec.drivers.config_schema import driver_attribute, fit_config
 from shared.signal_names import signal_error, signal_number
 
@@ -71,6 +78,7 @@ SWEEP_S = 30.0
 _ATTRIBUTES_MAX, _ATTRIBUTE_CHARS_MAX = 64, 256
 _log = structlog.get_logger()
 T = TypeVar("T")
+_DETACHED = TaskExit(code=None, reason="it is not tracked here any more", is_detached=True)
 
 
 class PluginRun:
@@ -81,9 +89,47 @@ class PluginRun:
         self.key = key
         self.pid = pid
         self.generation = generation
+        #: of what runs elsewhere.
+        self.remote_handle = NO_HANDLE if run.remote is None else run.remote.handle
+        #: its end, where it had ended before it was tracked here.
+        self.ended: TaskExit | None = None
+        self.detached = asyncio.Event()
+
+    def fields(self) -> dict[str, Any]:
+        """Return what names it in every verb."""
+        return run_fields(self.key, self.run.remote)
 
 
-class PluginDriver:
+class RemoteRuns:
+    """What a driver does with runs that are elsewhere."""
+
+    name: str
+    _process: DriverProcess
+    _claims: RunClaims
+
+    async def detach(self, handle: PluginRun) -> None:
+        """Stop tracking what runs elsewhere; nothing of it is ended."""
+        await asyncio.to_thread(self._claims.remove, handle.key)
+        handle.detached.set()
+        with contextlib.suppress(DriverGone, DriverRefused, TimeoutError):
+            async with asyncio.timeout(RECOVER_WAIT_S):
+                await self._process.call("detach", **handle.fields())
+
+    async def end_remote(self, remote: RemoteRun) -> None:
+        """End what runs elsewhere, tracked here or not. Raises StartRefused when that is not known to be done."""
+        handle = known_handle(remote, None)
+        fields: dict[str, Any] = {} if handle is None else {"handle": handle}
+        try:
+            async with asyncio.timeout(RECOVER_WAIT_S):
+                await self._process.ready()
+                await self._process.call("abandon", **run_fields(remote.token, remote), **fields)
+        except (DriverGone, DriverRefused, TimeoutError) as err:
+            text = f"{self.name}: {str(err) or 'no answer'}"
+            raise StartRefused(text, recoverable=True) from err
+        await asyncio.to_thread(self._claims.remove, remote.token)
+
+
+class PluginDriver(RemoteRuns):
     """The driver. `known`: directories of the runs that the journal names; the driver's others are ended."""
 
     #: a program may come and go.
@@ -167,7 +213,7 @@ class PluginDriver:
         """Start a run. Raises StartRefused."""
         key = run_key(run, self._host_id)
         # What is answered after this was given up must not come alive.
-        late = lambda: self._abandon_late(key)  # noqa: E731 - bound to one key.
+        late = lambda: self._abandon_late(key, run.remote)  # noqa: E731 - bound to one key.
         while True:
             try:
                 async with asyncio.timeout(START_WAIT_S):
@@ -175,11 +221,15 @@ class PluginDriver:
             except TimeoutError:
                 text = self._process.off or "it does not run"
                 raise StartRefused(f"driver {self.name}: {text}", recoverable=True) from None
+            require_remote(self.name, run.remote, launch, traits)
             order = await asyncio.to_thread(self._order, run, launch, traits)
             await asyncio.to_thread(self._claim, run, key)
             generation = self._process.generation
             try:
-                answer = await self._process.call("start", late=late, run=key, **order)
+                if run.remote is not None and run.remote.state == "running":
+                    return await self._take_over(run, key)
+                named = {**run_fields(key, run.remote), **slot_fields(run.remote)}
+                answer = await self._process.call("start", late=late, **named, **order)
                 found = decode(answer, Started)
                 if len(found.handle) > HANDLE_BYTES_MAX or found.pid < 0:
                     raise DriverBroken(f"a handle has at most {HANDLE_BYTES_MAX} bytes")  # noqa: TRY301
@@ -187,13 +237,33 @@ class PluginDriver:
                 # A driver starts a run once, however often it is asked.
                 continue
             except DriverRefused as err:
-                await self.abandon(run)
-                raise StartRefused(f"{self.name}: {err}", recoverable=err.recoverable) from err
+                if run.remote is None:
+                    await self.abandon(run)
+                raise StartRefused(
+                    f"{self.name}: {err}", recoverable=err.recoverable, is_closed=not err.is_open
+                ) from err
             except DriverBroken as err:
-                await self.abandon(run)
+                if run.remote is None:
+                    await self.abandon(run)
                 raise StartRefused(f"driver {self.name}: {err}", recoverable=True) from err
             await asyncio.to_thread(write_handle, run.directory, found.handle)
-            return PluginRun(run, key, pid=found.pid, generation=generation)
+            started = PluginRun(run, key, pid=found.pid, generation=generation)
+            started.remote_handle = found.handle
+            return started
+
+    async def _take_over(self, run: DriverRun, key: str) -> PluginRun:
+        """Find what an earlier tracker has started. Raises DriverGone, DriverRefused, DriverBroken, StartRefused."""
+        handle = PluginRun(run, key)
+        try:
+            found = await self._look(handle)
+        except DriverRefused as err:
+            raise StartRefused(f"{self.name}: {err}", recoverable=err.recoverable) from err
+        if isinstance(found, TaskMissing):
+            text = found.reason or f"{self.name}: it is gone"
+            raise StartRefused(text, recoverable=True, is_closed=not found.is_open)
+        if isinstance(found, TaskExit):
+            handle.ended = found
+        return handle
 
     def _order(self, run: DriverRun, launch: TaskLaunch, traits: AcceptedDriver) -> dict[str, Any]:
         """Compose a start. Raises StartRefused for what the driver does not take."""
@@ -217,7 +287,9 @@ class PluginDriver:
     def _claim(self, run: DriverRun, key: str) -> None:
         """Write down that the driver may have a run. Raises StartRefused."""
         self._own.add(key)
-        claim = RunClaim(directory=str(run.directory), kernel_boot=self._kernel_boot)
+        claim = RunClaim(
+            directory=str(run.directory), kernel_boot=self._kernel_boot, remote=run.remote
+        )
         try:
             self._claims.write(key, claim)
         except OSError as err:
@@ -232,7 +304,8 @@ class PluginDriver:
             await self._forget(key)
             return ended
         claim = self._claims.read(key)
-        if claim is None or claim.abandoned or (run.directory / AGENT_SHUTDOWN_MARK).exists():
+        is_marked = (run.directory / AGENT_SHUTDOWN_MARK).exists()
+        if run.remote is None and (claim is None or claim.abandoned or is_marked):
             await self.abandon(run)
             return TaskMissing(started=False)
         try:
@@ -250,9 +323,9 @@ class PluginDriver:
     async def _look(self, handle: PluginRun) -> PluginRun | TaskExit | TaskMissing:
         """Ask what became of a run. Raises DriverGone, DriverRefused, DriverBroken."""
         directory, generation = handle.run.directory, self._process.generation
-        kept = await asyncio.to_thread(read_handle, directory)
+        kept = known_handle(handle.run.remote, await asyncio.to_thread(read_handle, directory))
         fields: dict[str, Any] = {} if kept is None else {"handle": kept}
-        found = decode(await self._process.call("recover", run=handle.key, **fields), Found)
+        found = decode(await self._process.call("recover", **handle.fields(), **fields), Found)
         if found.state == "running":
             handle.pid, handle.generation = max(found.pid, 0), generation
             return handle
@@ -261,9 +334,14 @@ class PluginDriver:
         if found.state != "gone":
             raise DriverBroken(f"state {shown(found.state)[:40]!r} is not running, exited or gone")
         claim = self._claims.read(handle.key)
-        await self.abandon(handle.run)
-        if kept is None and not found.started:
+        is_ended = await self._abandon(handle.run) if kept is not None or found.started else False
+        if kept is None and (handle.run.remote is not None or not found.started):
+            # What is elsewhere may be started under the same token: that happens once.
             return TaskMissing(started=False)
+        if handle.run.remote is not None:
+            text = shown(found.reason) or "what ran elsewhere is gone"
+            reason = f"{self.name}: {text}"
+            return TaskMissing(started=True, reason=reason, is_open=not is_ended)
         if claim is not None and claim.kernel_boot != self._kernel_boot:
             reason = "node was rebooted while the task ran"
             return TaskMissing(started=True, reason=reason, charged=False)
@@ -271,7 +349,21 @@ class PluginDriver:
         return TaskMissing(started=True, reason=f"{self.name}: {text}")
 
     async def wait(self, handle: PluginRun) -> TaskExit:
-        """Wait for the end; while the driver is away, for the driver."""
+        """Wait for the end, or until the run is detached; while the driver is away, for the driver."""
+        if handle.ended is not None:
+            return handle.ended
+        if handle.run.remote is None:
+            return await self._wait(handle)
+        end = asyncio.ensure_future(self._wait(handle))
+        left = asyncio.ensure_future(handle.detached.wait())
+        try:
+            await asyncio.wait({end, left}, return_when=asyncio.FIRST_COMPLETED)
+            return end.result() if end.done() else _DETACHED
+        finally:
+            end.cancel()
+            left.cancel()
+
+    async def _wait(self, handle: PluginRun) -> TaskExit:
         pause = Backoff(RETRY_S, RETRY_MAX_S)
         while True:
             try:
@@ -283,7 +375,7 @@ class PluginDriver:
                         return await self._finish(handle, end)
                     if isinstance(found, TaskExit):
                         return found
-                answer = await self._process.call("wait", is_long=True, run=handle.key)
+                answer = await self._process.call("wait", is_long=True, **handle.fields())
                 return await self._finish(handle, decode(answer, RunEnd).to_exit())
             except DriverGone:
                 continue
@@ -300,23 +392,24 @@ class PluginDriver:
 
     async def _forget(self, key: str) -> None:
         """Let the driver drop a run whose end is kept; a driver that is away gets it with its next connection."""
-        if self._claims.read(key) is None:
+        claim = self._claims.read(key)
+        if claim is None:
             return
         with contextlib.suppress(DriverGone, DriverRefused, TimeoutError):
             async with asyncio.timeout(RECOVER_WAIT_S):
-                await self._process.call("forget", run=key)
+                await self._process.call("forget", **run_fields(key, claim.remote))
             self._claims.remove(key)
 
     async def signal(self, handle: PluginRun, name: str) -> bool:
         """Send a signal by name; False: the run had ended already. Raises ValueError for an unknown one."""
         if signal_number(name) is None:
             raise ValueError(signal_error(name))
-        answer = await self._repeat("signal", run=handle.key, signal=name)
+        answer = await self._repeat("signal", **handle.fields(), signal=name)
         return decode(answer, Signaled).delivered
 
     async def stop(self, handle: PluginRun) -> None:
         """Kill the run and all that it started."""
-        await self._repeat("stop", run=handle.key)
+        await self._repeat("stop", **handle.fields())
 
     async def _repeat(self, verb: str, **fields: Any) -> msgspec.Raw:
         """Ask until a driver answers. Raises DriverRefused."""
@@ -327,18 +420,32 @@ class PluginDriver:
 
     async def abandon(self, run: DriverRun) -> None:
         """Make sure that a run never comes alive; a driver that does not answer is asked again when it is back."""
+        await self._abandon(run)
+
+    async def _abandon(self, run: DriverRun) -> bool:
+        """Say whether it answered. What runs elsewhere is not asked for again here: the log orders it."""
         key = run_key(run, self._host_id)
+        if run.remote is not None:
+            with contextlib.suppress(StartRefused):
+                await self.end_remote(run.remote)
+                return True
+            return False
         claim = self._claims.read(key)
         if claim is None:
-            return
+            return True
         abandoned = msgspec.structs.replace(claim, abandoned=True)
         await asyncio.to_thread(self._claims.write, key, abandoned)
         with contextlib.suppress(DriverGone, DriverRefused, TimeoutError):
             async with asyncio.timeout(RECOVER_WAIT_S):
                 await self._process.call("abandon", run=key)
             self._claims.remove(key)
+            return True
+        return False
 
-    def _abandon_late(self, key: str) -> None:
+    def _abandon_late(self, key: str, remote: RemoteRun | None) -> None:
+        if remote is not None:
+            # The next start has the same token.
+            return
         _log.warning("driver.late_start", driver=self.name, run=key)
         self._process.post("abandon", run=key)
 
@@ -347,12 +454,13 @@ class PluginDriver:
         for key, claim in self._claims.all().items():
             is_known = claim.directory in self._known or key in self._own
             if claim.abandoned or not is_known:
-                self._settle(key, "abandon")
+                # Another node may track what is elsewhere.
+                self._settle(key, "abandon" if claim.remote is None else "detach", claim.remote)
             elif read_end(Path(claim.directory)) is not None:
-                self._settle(key, "forget")
+                self._settle(key, "forget", claim.remote)
 
-    def _settle(self, key: str, verb: str) -> None:
-        answer = self._process.post(verb, run=key)
+    def _settle(self, key: str, verb: str, remote: RemoteRun | None) -> None:
+        answer = self._process.post(verb, **run_fields(key, remote))
 
         def answered(found: Any) -> None:
             if not found.cancelled() and found.exception() is None:
@@ -380,7 +488,7 @@ class PluginDriver:
     async def stats(self, handle: PluginRun) -> TaskUsage:
         """Return the present use of the run."""
         try:
-            found = decode(await self._process.call("stats", run=handle.key), Usage)
+            found = decode(await self._process.call("stats", **handle.fields()), Usage)
             if not 0 <= found.cpu_ns < 2**63 or not 0 <= found.memory_bytes < 2**63:
                 raise DriverBroken("cpu_ns and memory_bytes must be 0 to 2^63 - 1")  # noqa: TRY301
         except (DriverGone, DriverRefused, DriverBroken) as err:
@@ -392,7 +500,15 @@ class PluginDriver:
         claims = self._claims.all()
         if not claims or self._process.ready_now(FIRST_S) is None:
             return 0
-        answers = [(key, self._process.post("abandon", run=key)) for key in claims]
+        answers = [
+            (
+                key,
+                self._process.post(
+                    "abandon" if one.remote is None else "detach", **run_fields(key, one.remote)
+                ),
+            )
+            for key, one in claims.items()
+        ]
         count = 0
         for key, answer in answers:
             with contextlib.suppress(DriverGone, DriverRefused, TimeoutError):

@@ -279,7 +279,9 @@ class DriverProcess:
                 late()
         elif said.error is not None:
             text = shown(said.error.message) or "it gave no reason"
-            answer.set_exception(DriverRefused(text, recoverable=said.error.recoverable))
+            answer.set_exception(
+                DriverRefused(text, recoverable=said.error.recoverable, is_open=said.error.open)
+            )
         else:
             answer.set_result(said.result)
 

@@ -36,11 +36,15 @@ class DriverBroken(Exception):
 
 
 class DriverRefused(Exception):
-    """The driver answered with an error. Not `recoverable`: another try would fail the same way."""
+    """The driver answered with an error. Not `recoverable`: another try would fail the same way.
 
-    def __init__(self, reason: str, *, recoverable: bool) -> None:
+    `is_open`: whether what it was asked for happened elsewhere is not known.
+    """
+
+    def __init__(self, reason: str, *, recoverable: bool, is_open: bool = False) -> None:
         super().__init__(reason)
         self.recoverable = recoverable
+        self.is_open = is_open
 
 
 class AnswerError(msgspec.Struct):
@@ -48,6 +52,8 @@ class AnswerError(msgspec.Struct):
 
     message: str = ""
     recoverable: bool = True
+    #: of a remote driver: whether it happened is not known.
+    open: bool = False
 
 
 class Line(msgspec.Struct):
@@ -174,8 +180,6 @@ def accept(name: str, info: DriverInfo) -> AcceptedDriver:
     if info.name != name:
         raise DriverBroken(f"it calls itself {shown(info.name)[:60]!r}, its program is {name!r}")
     wanted = sorted(word for word, has in info.capabilities.items() if has)
-    if "remote" in wanted:
-        raise DriverBroken("it declares the capability remote, which is not built")
     strange = [word for word in wanted if word not in CAPABILITIES]
     if not 1 <= info.max_in_flight <= 10_000:
         raise DriverBroken("max_in_flight must be 1 to 10000")

@@ -13,6 +13,7 @@ import msgspec
 
 from services.agent.drivers.driver import DriverRun
 from services.agent.drivers.end_record import replace_file
+from shared.core.runtime.remote_messages import RemoteRun
 
 _HANDLE = "handle"
 
@@ -24,10 +25,17 @@ class RunClaim(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     kernel_boot: str
     abandoned: bool = False
+    #: of a run that is elsewhere: it is another node's too, and only ended where that is ordered.
+    remote: RemoteRun | None = None
 
 
 def run_key(run: DriverRun, host_id: str) -> str:
-    """Name a run to its driver: 32 hexadecimal digits, unlike those of every other run of any node."""
+    """Name a run to its driver: 32 hexadecimal digits, unlike those of every other run of any node.
+
+    What runs elsewhere is named by its token, wherever it is tracked.
+    """
+    if run.remote is not None:
+        return run.remote.token
     words = f"{host_id} {run.alloc_id} {run.task} {run.number}"
     return hashlib.sha256(words.encode()).hexdigest()[:32]
 

@@ -14,6 +14,7 @@ from schemas.allocations import AllocationsReported, AllocDetail
 from schemas.base import Event, JobId
 from schemas.envelope import ENCODER
 from schemas.nodes import AllocReport, ReportNode
+from schemas.remotes import RemoteSlot
 from shared.core.columns import Rows, StatusCodes
 from shared.core.decide.capacity_freed import freed_by_allocations
 from shared.core.decide.deployments.requests import health_changed
@@ -21,6 +22,7 @@ from shared.core.decide.nodes.brief_reports import LEGAL_TRANSITIONS, brief_word
 from shared.core.decide.nodes.drains import drain_last_jobs
 from shared.core.decide.plans.kept_rooms import wake_successors
 from shared.core.decide.purge import purge_job
+from shared.core.decide.remotes import remotes_reported, reported_slot
 from shared.core.decide.reschedules import is_stopped, reschedule_evaluations, reschedule_time
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import (
@@ -49,6 +51,7 @@ class _ReportFacts:
         self.told: set[int] = set()
         self.codes: list[int] = []
         self.details: list[AllocDetail] = []
+        self.slots: list[RemoteSlot] = []
         #: when a job is to be looked at again.
         self.retries: dict[JobId, int] = {}
         #: row -> code and reason, of those whose health is new.
@@ -63,6 +66,8 @@ class _ReportFacts:
         if code is None or at in self.told:
             return
         self.told.add(at)
+        if entry.remotes and (slot := reported_slot(self._state, entry)) is not None:
+            self.slots.append(slot)
         health = entry.health if self._is_of_version(at, entry.health_version) else 0
         if health or code == FAILED:
             self._tell_health(at, code, health, entry.health_reason)
@@ -168,7 +173,8 @@ def reported_events(
         statuses=tuple(facts.codes),
         details=tuple(facts.details),
     )
-    events: list[Event] = [reported, *facts.health_events()]
+    # First what runs elsewhere: what ends leaves nothing of it behind.
+    events: list[Event] = [*remotes_reported(facts.slots), reported, *facts.health_events()]
     ended = np.array(facts.rows, dtype=np.int32)[TERMINAL[facts.codes]] if facts.rows else rows
     if len(ended):
         events += _freed(state, ended, facts)

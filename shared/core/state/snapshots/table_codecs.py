@@ -46,6 +46,7 @@ from shared.core.state.tables.host_volumes import VolumeRow, VolumeTable
 from shared.core.state.tables.jobs import Job, JobTable, JobVersion, SubmissionRecord
 from shared.core.state.tables.launches import LaunchTable, PeriodicParent, by_parent
 from shared.core.state.tables.policy import PolicyTable
+from shared.core.state.tables.remotes import RemoteTable, SlotRow
 from shared.core.state.tables.reservations import ReservationTable
 from shared.core.state.tables.rollouts import RolloutRecord, RolloutTable
 from shared.core.state.tables.signing_keys import SigningKeyRow, SigningKeyTable
@@ -535,6 +536,13 @@ _VOLUMES = ObjectCodec(
     settle=VolumeTable.settle,
 )
 
+_REMOTES = ObjectCodec(
+    RemoteTable,
+    {"by_key": DictCodec(int, SlotRow, frozen=True)},
+    derived=("_hashes", "tracked", "of_job", "endings"),
+    settle=RemoteTable.settle,
+)
+
 #: by table's name.
 TABLE_CODECS: dict[str, ObjectCodec] = {
     "policy": _POLICY,
@@ -551,6 +559,7 @@ TABLE_CODECS: dict[str, ObjectCodec] = {
     "signing_keys": _SIGNING_KEYS,
     "claims": _CLAIMS,
     "volumes": _VOLUMES,
+    "remotes": _REMOTES,
 }
 
 #: Releases whose snapshots are read beside those of this one.
@@ -580,6 +589,7 @@ LATER_TABLES: frozenset[str] = frozenset(
         "signing_keys",
         "claims",
         "volumes",
+        "remotes",
     }
 )
 #: table -> fingerprints of older formats that the codec above reads too: entries of theirs lack fields that have a
