@@ -1,4 +1,4 @@
-# One container on each node, without a network,.
+# One container on each node, without a network.
 job "system" {
   type = "system"
 

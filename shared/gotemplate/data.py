@@ -78,11 +78,11 @@ class TemplateData(Protocol):
         """Return the time that `timestamp` prints."""
         raise NotImplementedError
 
-    def service(self, name: str) -> Sequence[NamedInstance] | None:
-        """List the instances of a service, whatever their checks say."""
+    def service(self, name: str, *, checked: bool = False) -> Sequence[NamedInstance] | None:
+        """List the instances of a service, whatever their checks say.
 
-    def checked_service(self, name: str) -> Sequence[NamedInstance] | None:
-        """List the instances of a service with the status of their checks: it changes whenever one of these does."""
+        `checked`: with the status of their checks, and so another list whenever one of these changes.
+        """
 
     def services(self) -> Sequence[ServiceName] | None:
         """List all services."""

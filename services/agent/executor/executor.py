@@ -37,6 +37,7 @@ from services.agent.executor.disk_usage import DiskUsageMonitor
 from services.agent.executor.log_rotation import OpenLog, rotate
 from services.agent.executor.log_shipper import LogShipper
 from services.agent.executor.ports_in_use import find_port_in_use
+from services.agent.executor.run_answers import names_of, run_exited, run_gone, start_failed
 from services.agent.executor.task_command import ChangeScripts
 from services.agent.executor.usage_sampler import UsageSampler
 from services.agent.host_volumes import HostVolumes
@@ -63,14 +64,11 @@ from shared.core.runtime.agent_messages import (
     SignalTask,
     StartTask,
     SweepAllocs,
-    TaskExited,
-    TaskGone,
     TaskInput,
     TaskLaunch,
     TaskNoted,
     TasksEnded,
     TaskStarted,
-    TaskStartFailed,
     WatchChecks,
     WatchInputs,
     WriteJournal,
@@ -241,10 +239,10 @@ class TaskExecutor:
     def _start(self, effect: StartTask) -> None:
         driver = self._drivers.get(effect.driver)
         if self._journal_error:
-            self._inject(_failed(effect, self._journal_error, recoverable=True))
+            self._inject(start_failed(effect, self._journal_error, recoverable=True))
         elif driver is None:
             reason = f"driver {effect.driver!r} is not available on this node"
-            self._inject(_failed(effect, reason, recoverable=False))
+            self._inject(start_failed(effect, reason, recoverable=False))
         else:
             if not self._busy[effect.key] and effect.launch.ports:
                 # Checked once for all tasks that start together: a running sibling may hold the ports.
@@ -262,7 +260,7 @@ class TaskExecutor:
             reason = f"driver {effect.driver!r} is no longer available on this node"
             is_open = effect.remote is not None
             missing = TaskMissing(started=True, reason=reason, is_open=is_open)
-            self._inject(_gone(effect, missing))
+            self._inject(run_gone(effect, missing))
         else:
             self._spawn_run(effect.key, self._find(driver, effect))
 
@@ -384,7 +382,7 @@ class TaskExecutor:
             reason = self._inputs.mask(effect.alloc_id, effect.task, str(err))
             await self._end_api(run)
             self._inject(
-                _failed(effect, reason, recoverable=err.recoverable, is_closed=err.is_closed)
+                start_failed(effect, reason, recoverable=err.recoverable, is_closed=err.is_closed)
             )
             return
         except Exception as err:  # noqa: BLE001 - a driver may fail in any way; its task alone pays.
@@ -398,7 +396,7 @@ class TaskExecutor:
                 await self._bounded(driver.abandon(run), effect.task)
             await self._end_api(run)
             recoverable = not isinstance(err, ValueError)
-            self._inject(_failed(effect, reason, recoverable=recoverable))
+            self._inject(start_failed(effect, reason, recoverable=recoverable))
             return
         await self._watch(driver, handle, run, effect, adopted=False)
 
@@ -438,12 +436,12 @@ class TaskExecutor:
             is_open = effect.remote is not None
             text = f"recovery failed: {err!r}"
             found = TaskMissing(started=True, reason=text, is_open=is_open)
-            self._inject(_gone(effect, found))
+            self._inject(run_gone(effect, found))
             return
         if isinstance(found, TaskMissing):
-            self._inject(_gone(effect, found))
+            self._inject(run_gone(effect, found))
         elif isinstance(found, TaskExit):
-            self._inject(_exited(effect, found))
+            self._inject(run_exited(effect, found))
         else:
             await self._offer_api(run, effect)
             await self._watch(driver, found, run, effect, adopted=True)
@@ -489,7 +487,7 @@ class TaskExecutor:
         _log.info(word, **names, driver=driver.name, pid=handle.pid)
         self._inject(
             TaskStarted(
-                **_names(effect),
+                **names_of(effect),
                 pid=handle.pid,
                 adopted=adopted,
                 handle=getattr(handle, "remote_handle", NO_HANDLE),
@@ -516,7 +514,7 @@ class TaskExecutor:
         by_itself = key not in self._signaled
         self._signaled.discard(key)
         _log.info("task.ended", **names, exit_code=end.code, signal=end.signal, reason=end.reason)
-        self._inject(_exited(effect, end, by_itself=by_itself))
+        self._inject(run_exited(effect, end, by_itself=by_itself))
 
     async def _close_alloc(self, alloc_id: str) -> None:
         # A template that is just written must not come into secrets/ after its memory is gone.
@@ -595,41 +593,3 @@ def _checked(handle: Any) -> Any:
     if not isinstance(getattr(handle, "pid", None), int):
         raise TypeError(f"driver returned no task handle: {handle!r}")
     return handle
-
-
-def _names(effect: StartTask | RecoverTask) -> dict[str, Any]:
-    """Fields of every event of a run."""
-    return {"key": effect.key, "task": effect.task, "run": effect.run}
-
-
-def _failed(
-    effect: StartTask, reason: str, *, recoverable: bool, is_closed: bool = False
-) -> TaskStartFailed:
-    is_open = effect.remote is not None and not is_closed
-    return TaskStartFailed(
-        **_names(effect), reason=reason, recoverable=recoverable, is_open=is_open
-    )
-
-
-def _gone(effect: RecoverTask, found: TaskMissing) -> TaskGone:
-    return TaskGone(
-        **_names(effect),
-        started=found.started,
-        reason=found.reason,
-        charged=found.charged,
-        is_open=found.is_open,
-    )
-
-
-def _exited(
-    effect: StartTask | RecoverTask, end: TaskExit, *, by_itself: bool = False
-) -> TaskExited:
-    return TaskExited(
-        **_names(effect),
-        exit_code=end.code,
-        signal=end.signal,
-        reason=end.reason,
-        left=end.left,
-        by_itself=by_itself,
-        is_detached=end.is_detached,
-    )

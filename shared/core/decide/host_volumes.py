@@ -149,9 +149,9 @@ def _reported(row: VolumeRow, said: VolumeStatus) -> list[Event]:
 
 def leaving_fault(state: State, job_id: JobId, placements: Sequence[GroupPlacement]) -> str:
     """Say which placement would use a volume that is being deleted; empty: none."""
-    leaving = [one for one in state.volumes.by_id.values() if one.status == DELETING]
-    if not leaving:
+    if not state.volumes.leaving:
         return ""
+    leaving = [state.volumes.by_id[one] for one in state.volumes.leaving]
     for placement in placements:
         group = _group(state.jobs.job_at(job_id, placement.version), placement.group)
         if group is None:

@@ -167,7 +167,7 @@ def _checked_service(execution: Any, query: str, *healths: str) -> Value:
     if found["near"]:
         raise TemplateError("instances are not ordered by distance: remove ~ and what follows")
     wanted = _wanted_statuses([*healths, *([found["health"]] if found["health"] else [])])
-    instances = execution.data.checked_service(found["name"])
+    instances = execution.data.service(found["name"], checked=True)
     if not _known(execution, f"health.service({query[:200]})", instances):
         return []
     chosen = [

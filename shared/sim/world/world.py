@@ -362,12 +362,7 @@ class SimulatedWorld:
         if self.seed % _VARIABLES_OF == _VARIABLES and not self.keepers.processes:
             variables.begin(SECOND)
         operator.begin(self._draws.between(2 * SECOND, 3 * SECOND))
-        confirmer = DeathConfirmer(context, oracle.model, self.nodes)
-        if self._is_stateful:
-            confirmer.begin(2 * SECOND)
-        volumes = VolumeOperator(context, RandomDraws(self.seed, 9), oracle.volumes)
-        if self._has_volumes:
-            volumes.begin(2 * SECOND)
+        confirmer, volumes = self._operators(oracle)
         loop.run(STORM_BEGINS_NS)
         self.message_faults.stormy = True
         for node in self.nodes:
@@ -389,6 +384,16 @@ class SimulatedWorld:
         self.keepers.close()
         self.gauge.close()
         self._rest(oracle, agents, operator, variables)
+
+    def _operators(self, oracle: Oracle) -> tuple[DeathConfirmer, VolumeOperator]:
+        """Begin those that confirm deaths and make volumes, in worlds that have them."""
+        confirmer = DeathConfirmer(self.context, oracle.model, self.nodes)
+        if self._is_stateful:
+            confirmer.begin(2 * SECOND)
+        volumes = VolumeOperator(self.context, RandomDraws(self.seed, 9), oracle.volumes)
+        if self._has_volumes:
+            volumes.begin(2 * SECOND)
+        return confirmer, volumes
 
     def _rest(
         self,

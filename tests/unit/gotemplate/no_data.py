@@ -24,12 +24,8 @@ class NoData:
         """Return the given time."""
         return self._now_ns
 
-    def service(self, name: str) -> Sequence[NamedInstance] | None:
+    def service(self, name: str, *, checked: bool = False) -> Sequence[NamedInstance] | None:
         """List instances: never known."""
-        return None
-
-    def checked_service(self, name: str) -> Sequence[NamedInstance] | None:
-        """List instances with their status: never known."""
         return None
 
     def services(self) -> Sequence[ServiceName] | None:

@@ -24,10 +24,7 @@ class World(NoData):
             raise TemplateError(f"{path} is outside of the task's directory")
         return self.files.get(path)
 
-    def service(self, name: str) -> Sequence[NamedInstance] | None:
-        return self.instances.get(name)
-
-    def checked_service(self, name: str) -> Sequence[NamedInstance] | None:
+    def service(self, name: str, *, checked: bool = False) -> Sequence[NamedInstance] | None:
         return self.instances.get(name)
 
     def services(self) -> Sequence[ServiceName] | None:

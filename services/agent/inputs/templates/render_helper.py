@@ -127,14 +127,11 @@ class _GivenData:
         self.reads_clock = True
         return self.now
 
-    def service(self, name: str) -> Sequence[NamedInstance] | None:
+    def service(self, name: str, *, checked: bool = False) -> Sequence[NamedInstance] | None:
         """List the instances of a service."""
+        name = CHECKED + name if checked else name
         found = self._services.get(name)
         return found if self._note(DataRead(SERVICE, name), is_known=found is not None) else None
-
-    def checked_service(self, name: str) -> Sequence[NamedInstance] | None:
-        """List the instances of a service with the status of their checks."""
-        return self.service(CHECKED + name)
 
     def services(self) -> Sequence[ServiceName] | None:
         """List all services."""

@@ -532,7 +532,7 @@ _CLAIMS = ObjectCodec(
 _VOLUMES = ObjectCodec(
     VolumeTable,
     {"by_id": DictCodec(str, VolumeRow, frozen=True)},
-    derived=("of_node", "_hashes"),
+    derived=("of_node", "leaving", "_hashes"),
     settle=VolumeTable.settle,
 )
 
@@ -563,21 +563,7 @@ TABLE_CODECS: dict[str, ObjectCodec] = {
 }
 
 #: Releases whose snapshots are read beside those of this one.
-OLDER_RELEASES = frozenset(
-    {
-        "0.1.0",
-        "0.2.0",
-        "0.3.0",
-        "0.4.0",
-        "0.5.0",
-        "0.6.0",
-        "0.7.0",
-        "0.8.0",
-        "0.9.0",
-        "0.10.0",
-        "0.11.0",
-    }
-)
+OLDER_RELEASES = frozenset(f"0.{minor}.0" for minor in range(1, 12))
 #: Tables that came after release 0.1.0: its snapshots have none of them.
 LATER_TABLES: frozenset[str] = frozenset(
     {

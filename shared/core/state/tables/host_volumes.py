@@ -48,6 +48,8 @@ class VolumeTable(EventConsumer):
         self.by_id: dict[str, VolumeRow] = {}
         #: ids on each node, in the order in which they were asked for.
         self.of_node: dict[NodeId, dict[str, None]] = {}
+        #: ids of those that are being deleted.
+        self.leaving: dict[str, None] = {}
         self._hashes = EntryHashes[str]()
 
     def handlers(self) -> EventHandlers:
@@ -81,6 +83,8 @@ class VolumeTable(EventConsumer):
         """Make what is derived, of a table that was read from a snapshot."""
         for volume_id, row in self.by_id.items():
             self.of_node.setdefault(row.node_id, {})[volume_id] = None
+            if row.status == DELETING:
+                self.leaving[volume_id] = None
         self._hashes.touched.extend(self.by_id)
 
     def _request(self, event: VolumeRequested, seq: int) -> None:
@@ -110,6 +114,7 @@ class VolumeTable(EventConsumer):
 
     def _leave(self, event: VolumeDeleting, seq: int) -> None:
         self._change(event.volume_id, seq, status=DELETING, reason="")
+        self.leaving[event.volume_id] = None
 
     def _change(self, volume_id: str, seq: int, **fields: object) -> None:
         row = self.by_id[volume_id]
@@ -118,6 +123,7 @@ class VolumeTable(EventConsumer):
 
     def _delete(self, event: VolumeDeleted, _seq: int) -> None:
         row = self.by_id.pop(event.volume_id)
+        self.leaving.pop(event.volume_id, None)
         here = self.of_node[row.node_id]
         del here[event.volume_id]
         if not here:
