@@ -226,6 +226,7 @@ READERS = (
                 -jobs.collected VOLUMES
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
+            {_REMOTE}: REMOTES
     """),
     _reader(f"""
         shared/core/state/tables/host_volumes.py: table volumes
@@ -241,7 +242,7 @@ READERS = (
                 ALLOCATIONS COLLECTED capacity.freed reservations.changed allocations.health_changed
             {_LAUNCHES}: LAUNCHES
             {_VARIABLES}: VARIABLES LOCKS SIGNING_KEYS
-            {_CLAIMED}: CLAIMS
+            {_CLAIMED}: CLAIMS VOLUMES
     """),
     _reader("""
         services/keeper/: what became of requests, and which keys are to be erased
@@ -250,7 +251,6 @@ READERS = (
                 reservations.changed
                 allocations.health_changed
             is about a volume, or a claim on one: CLAIMS VOLUMES
-            is about a claim on a volume: CLAIMS
             is about what runs elsewhere for a task: REMOTES
     """),
     _reader(f"""
@@ -331,7 +331,6 @@ READERS = (
             no projection shows it: VERSIONS rollout.ended variable.shredded variable.refused key.created
                 LOCKS SIGNING_KEYS
             query.claims and query.volumes read the tables: CLAIMS volume.ready volume.failed
-            query.claims reads the table: CLAIMS
             what a node should do shows it where it moves: remotes.reported
             {_LAUNCHES}: LAUNCHES
     """),
@@ -350,8 +349,7 @@ READERS = (
         shared/archive/: rows of the exported tables
             only in the exported table of events: CLUSTER LOG SUBMISSIONS job.evaluated node.refused
                 pool.declared capacity.freed reservations.changed variable.refused key.created
-                SIGNING_KEYS CLAIMS VOLUMES
-                SIGNING_KEYS CLAIMS REMOTES
+                SIGNING_KEYS CLAIMS VOLUMES REMOTES
             {_CLEAN}: submissions.collected evaluations.collected
             in the exported table of events alone: VERSIONS
             {_LAUNCHES}: job.payload

@@ -18,7 +18,7 @@ class VolumeCapability(Wire, frozen=True, kw_only=True):
 
 
 class VolumeSpec(Wire, frozen=True, kw_only=True):
-    """What is asked for. Its id is drawn by who asks, so that a request that comes twice makes one volume."""
+    """The specification of a volume. The client draws its id, so that a request that comes twice makes one volume."""
 
     id: str
     name: str

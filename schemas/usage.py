@@ -1,4 +1,4 @@
-"""What the tasks of a node used in one minute: published by its agent, kept for a day in the stream USAGE, never in the log."""
+"""What the tasks of a node used in one minute: published by its agent, kept for a day in the stream USAGE."""
 
 from schemas.base import Wire
 

@@ -1,4 +1,8 @@
-"""What nodes should do about remote tasks: by allocation and by node, as the projections say it."""
+"""What nodes should do about remote tasks: by allocation and by node, as the projections say it.
+
+An order is made of the slot's table alone (`shared/core/state/tables/remotes.py`), and repeated in each projection of the
+node until the log shows that it was done.
+"""
 
 from collections.abc import Iterable, Mapping
 
@@ -22,8 +26,8 @@ def remotes_wanted(state: State, keys: Iterable[int]) -> Mapping[int, RemoteWant
 
 
 def remote_endings(state: State) -> Mapping[str, tuple[RemoteEnding, ...]]:
-    """Return by node id the slots that nodes are to end without an allocation."""
-    found: dict[str, tuple[RemoteEnding, ...]] = {}
+    """Return by node id the slots that nodes are to end without an allocation, by generation."""
+    found: dict[str, list[RemoteEnding]] = {}
     for generation in sorted(state.remotes.endings):
         row = state.remotes.by_key[generation]
         order = RemoteEnding(
@@ -34,5 +38,5 @@ def remote_endings(state: State) -> Mapping[str, tuple[RemoteEnding, ...]]:
             index=row.index,
             tasks=row.live_tasks(),
         )
-        found[row.node_id] = (*found.get(row.node_id, ()), order)
-    return found
+        found.setdefault(row.node_id, []).append(order)
+    return {node_id: tuple(orders) for node_id, orders in found.items()}

@@ -212,7 +212,7 @@ async def test_a_start_waits_for_vault_and_says_so(
     node.prepare(block())
     text = "Missing: token (status 503: Vault is sealed), waits for Vault"
     await level(lambda: node.notes()[-1:] == [text], node.notes)
-    # A redirect is not followed: the token would go to an address that nobody allowed.
+    # A redirect is not followed: the token would go to an address that no operator allowed.
     vault.is_sealed, vault.fails["auth/jwt-nomad/login"] = False, 307
     text = "status 307: redirected, name the active server"
     await level(lambda: any(text in one for one in node.notes()), node.notes)

@@ -86,12 +86,12 @@ def _parameters(spec: VolumeSpec) -> tuple[int, int, int]:
     unknown = sorted(set(spec.parameters).difference(_KNOWN))
     if unknown:
         raise VolumeRefused(f"parameter {unknown[0]!r} is not one of {', '.join(_KNOWN)}")
-    numbers = [_number(spec, name, "-1", 10, _ID_MAX) for name in ("uid", "gid")]
-    mode = _number(spec, "mode", _DEFAULT_MODE, 8, _MODE_MAX)
+    numbers = [_number(spec, name, "-1", base=10, most=_ID_MAX) for name in ("uid", "gid")]
+    mode = _number(spec, "mode", _DEFAULT_MODE, base=8, most=_MODE_MAX)
     return numbers[0], numbers[1], mode
 
 
-def _number(spec: VolumeSpec, name: str, default: str, base: int, most: int) -> int:
+def _number(spec: VolumeSpec, name: str, default: str, *, base: int, most: int) -> int:
     text = spec.parameters.get(name, "")
     if not text:
         return int(default, base)

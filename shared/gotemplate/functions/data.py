@@ -157,7 +157,7 @@ _STATUSES = (_PASSING, "warning", "critical")
 
 @template_function("service", "text text…")
 def _checked_service(execution: Any, query: str, *healths: str) -> Value:
-    """List the instances whose checks pass: `service "tag.name@datacenter"`; `"any"` or `"passing,warning"`: others too.
+    """List the instances whose checks pass: `service "tag.name@datacenter"`; with `"any"` others too.
 
     Fields and order are those of consul-template; the services are the cluster's own.
     """

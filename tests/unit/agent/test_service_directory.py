@@ -220,7 +220,7 @@ def test_one_message_wakes_all_waiting_tasks_and_equal_content_none() -> None:
 
 
 def test_a_check_that_turns_is_a_change_where_checks_were_asked_for() -> None:
-    """With CHECKED before its name the status of each instance is content, and the same service without it is not woken."""
+    """With CHECKED before its name the status is content; the same service without it is not woken."""
 
     async def story(world: World) -> None:
         world.stands[subjects.view_service("web")] = value("web", 80)

@@ -156,7 +156,7 @@ def test_percentiles_of_one_value_are_that_value() -> None:
 
 
 def test_a_minute_is_handed_over_when_it_is_over() -> None:
-    """Each task has its mean, its peaks and what was counted; what a run did before its first measurement is left out."""
+    """Each task has its mean, its peaks and its counts; those from before the first measurement are left out."""
     minutes = UsageMinutes("n1")
     assert minutes.begin(121.0) is None
 

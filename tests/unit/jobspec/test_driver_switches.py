@@ -139,7 +139,7 @@ def test_a_template_goes_where_its_functions_are_allowed() -> None:
 
 
 def test_output_is_shipped_where_the_operator_allows_it() -> None:
-    """A job that ships its output is placed there alone; without it there is no condition, and no node ships unasked."""
+    """A job that ships its output is placed there alone; another one has no condition, and is not shipped."""
     wanted = compiled("exec", {"command": "x"}, LogConfig={"Ship": True})
     check({SHIPPING_ATTRIBUTE: "1"}, wanted, "exec", SHIPPING_SETTING)
     assert compiled("exec", {"command": "x"}, LogConfig={"MaxFiles": 2}).constraints == ()

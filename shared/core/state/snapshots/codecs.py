@@ -4,6 +4,7 @@ Tables: `table_codecs.py`. Writing is cut into small pieces, each of at most `PI
 `PIECE_ENTRIES` of a dict, so that the writer can do other work in between.
 """
 
+import re
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from hashlib import blake2b
@@ -120,6 +121,7 @@ def _sized(data: bytes) -> bytes:
     return len(data).to_bytes(_LENGTH, "little") + data
 
 
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 #: Classes by the paths under which release 0.1.0 described them. A fingerprint stays when a class only moves.
 _RECORDED_PATHS = {
     "shared.core.resources.ask_shape.AskShape": "shared.core.learned.Learned",
@@ -131,7 +133,8 @@ _RECORDED_PATHS = {
 
 def describe_type(of: Any) -> str:
     """Describe a type down to its fields, the same in every release that reads the same bytes."""
-    text = repr(msgspec.inspect.type_info(of))
+    # The default of a Raw shows where it lies in memory.
+    text = _ADDRESS.sub("", repr(msgspec.inspect.type_info(of)))
     for path, recorded in _RECORDED_PATHS.items():
         text = text.replace(path, recorded)
     return text
