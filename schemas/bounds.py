@@ -110,6 +110,7 @@ _WORDS = {
     ("EvalSummary", "job_type"): _JOB_TYPES,
     ("BusServer", "status"): "current behind away up",
     ("NodeSummary", "status"): _NODE,
+    ("VolumeLine", "status"): "pending ready failed deleting unavailable",
     ("NodeSummary", "eligibility"): "eligible ineligible",
     ("DeploymentLine", "status"): "running paused successful failed cancelled",
     ("GateLine", "status"): "closed opening open passed",

@@ -1,7 +1,7 @@
 """What nodes should do about remote tasks: by allocation and by node, as the projections say it.
 
-An order is made of the slot's table alone (`shared/core/state/tables/remotes.py`), and repeated in each projection of the
-node until the log shows that it was done.
+An order is made of the table of slots alone (`shared/core/state/tables/remotes.py`), and repeated in each projection of
+the node until the log shows that it was done.
 """
 
 from collections.abc import Iterable, Mapping

@@ -57,7 +57,7 @@ OPTIONS = option_table(
     Option("extra_hosts", "list", "`name:address` lines of /etc/hosts"),
     Option("volumes", "list",
            "`source:target[:ro]`; source relative to the task's directory, a path, or a volume's name"),
-    Option("mount", "blocks", "type bind, tmpfs or volume; source, target, readonly"),
+    Option("mount", "blocks", "type bind, tmpfs or volume; source, target, readonly, propagation"),
     Option("mounts", "blocks", "the same as a list"),
     Option("readonly_rootfs", "flag", "mount the image's file system read-only"),
     Option("shm_size", "number", "bytes of /dev/shm", bounds=(0, 2**50)),

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from schemas import envelope
+from schemas.host_volumes import VolumeSpec
 from services.cli.command_spec import AT_OPTION, CommandSpec, Needs
 from services.cli.command_table import COMMANDS, GROUPS
 from services.cli.help import build_parser, command_overview
@@ -263,6 +264,8 @@ def _example(field: msgspec.structs.FieldInfo) -> object:
         "pool": {"name": "gpu"},
         "meta": {"rack": "r7"},
     }
+    if isinstance(field.type, type) and issubclass(field.type, VolumeSpec):
+        return {"id": "v", "name": "data", "plugin": "mkdir", "capabilities": []}
     if field.name in origin:
         return origin[field.name]
     for kind, value in ((str, "x"), (int, 1), (bool, True), (bytes, b"x")):

@@ -41,7 +41,6 @@ def command(submission: ParsedSubmission) -> RegisterJob:
 
 UNBUILT: dict[str, dict[str, Any]] = {
     "Job.Multiregion": {"Multiregion": {"Regions": [{"Name": "eu"}]}},
-    "Job.UI": {"UI": {"Description": "x"}},
     "Job.Region": {"Region": "eu"},
     "Job.Namespace": {"Namespace": "prod"},
     "Job.TaskGroups[0].Services[0].Connect": {
@@ -222,12 +221,12 @@ def test_a_slip_is_refused_in_the_files_own_spelling() -> None:
 
 def test_text_accepted_unbuilt_is_another_text_once_it_is_built() -> None:
     """The text says what is missing, so that a release that builds it registers a new version; the digest does not."""
-    plain = a_job(UI={"Description": "x"})
+    plain = a_job(Multiregion={"Regions": [{"Name": "eu"}]})
     got = read(plain, accept_unbuilt=True)
-    assert json.loads(got.spec)["AcceptedUnbuilt"] == ["Job.UI"]
+    assert json.loads(got.spec)["AcceptedUnbuilt"] == ["Job.Multiregion"]
     # As `job inspect` prints it, it is the same job, and refused as before.
     printed = json.loads(got.spec)
-    assert "Job.UI" in refused(printed)
+    assert "Job.Multiregion" in refused(printed)
     again = read(printed, accept_unbuilt=True)
     assert (again.spec, again.digest) == (got.spec, got.digest)
     memo = SubmissionCache()
@@ -238,7 +237,9 @@ def test_text_accepted_unbuilt_is_another_text_once_it_is_built() -> None:
 
 def test_jobs_registered_before_the_refusal_are_named_by_the_table() -> None:
     """A text of the log without the mark is looked through as it is."""
-    assert accepted_unbuilt(json.dumps(a_job(UI={"Description": "x"})).encode()) == ("Job.UI",)
+    assert accepted_unbuilt(
+        json.dumps(a_job(Multiregion={"Regions": [{"Name": "eu"}]})).encode()
+    ) == ("Job.Multiregion",)
     assert accepted_unbuilt(json.dumps(a_job()).encode()) == ()
 
 

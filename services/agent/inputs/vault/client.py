@@ -200,7 +200,7 @@ def _read(status: int, content: bytes, *, hidden: tuple[str, ...]) -> dict[str, 
     words = " ".join(said.split())[:_REASON_CHARS_MAX]
     text = f"status {status}: {words}" if words else f"status {status}"
     if 300 <= status < 400:
-        # A standby names the active server. It is not followed: the token would go to an address that no operator allowed.
+        # A standby names the active server, which is not followed: no operator allowed that address.
         raise VaultUnavailable(f"status {status}: redirected, name the active server")
     if status >= 500 or status in _NOT_NOW:
         raise VaultUnavailable(text)
