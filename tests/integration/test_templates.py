@@ -230,7 +230,7 @@ def test_what_the_operator_denies_is_refused_on_the_node(home: Home) -> None:
     [
         ("a\n{{ if }}", {}, "line 2: missing value for if"),
         ("{{ nomadVar `x` }}", {}, "this task may not read variable x: it may read nomad/jobs,"),
-        ("{{ service `x` }}", {}, "needs Consul"),
+        ("{{ key `x` }}", {}, "needs Consul"),
         ("\n\n{{ divide 0 1 }}", {}, "line 3: "),
         ('{{ mustEnv "NO" }}', {}, "NO is empty"),
         ("{{ .no }}", {"error_on_missing_key": True}, ""),
